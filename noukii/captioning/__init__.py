@@ -1,0 +1,1 @@
+"""Images in, captions and key concepts out."""

@@ -1,0 +1,1 @@
+"""Self-contained HTML pages made from what the other rooms wrote on disk."""

@@ -1,0 +1,1 @@
+"""The built-in LoRA trainer: kohya's flags and file format on diffusers."""

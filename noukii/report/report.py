@@ -1,0 +1,178 @@
+"""report.html: what a training run did, from the files in its folder.
+
+Every part is optional: a run of upstream's trainer has no metrics.jsonl, a stopped one may have no
+LoRA. What is missing is not shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+
+from noukii.dataset.images import UnusableImage
+from noukii.errors import InputError
+from noukii.report import run_data
+from noukii.report import run_summary as summary
+from noukii.report.charts import Series, line_chart
+from noukii.report.cues import read_cues
+from noukii.report.pages import write_page
+from noukii.report.run_files import Metric, RunFiles, SamplePicture, checkpoint_label, read_run
+from noukii.report.thumbnails import Thumbnail, ThumbnailSpool
+
+PAGE = "report.html"
+_PICTURE_BYTES = 12_000_000
+_LONG = 300
+"""Characters of a metadata value that the page shows; tag statistics can be megabytes."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart, drawn twice: for a desk and for a phone, so that its letters stay readable."""
+
+    wide: Markup
+    narrow: Markup
+    lines: tuple[tuple[str, str], ...]
+    """(name, CSS class) of each line, for the legend."""
+
+
+@dataclass(frozen=True)
+class SampleGrid:
+    """Sample pictures: a row per checkpoint, a column per prompt; None where one is missing."""
+
+    prompts: tuple[int, ...]
+    rows: tuple[tuple[str, tuple[Thumbnail | None, ...]], ...]
+
+
+def write_report(run_folder: Path) -> Path:
+    """Write `report.html` into the folder of a LoRA and return its path.
+
+    Reads metrics.jsonl, run.json, the .toml, the .safetensors' headers, sample/ and prompt_cue-*.txt,
+    as far as they are there.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+    if not run_folder.is_dir():
+        raise InputError(run_folder, "is not a folder", "name a LoRA's folder under trained_loras/")
+    files = read_run(run_folder)
+    metrics = summary.metrics_with_smoothing(files.metrics)
+    with ThumbnailSpool(_PICTURE_BYTES, len(files.samples)) as spool:
+        return write_page(
+            run_folder / PAGE,
+            "report.html",
+            title=str(files.run.get("output_name") or run_folder.absolute().name),
+            facts=summary.facts(files.run),
+            lora=files.lora,
+            tiles=_tiles(files, metrics),
+            outcome=summary.outcome(files.run),
+            loss_chart=loss_chart(metrics),
+            rate_chart=rate_chart(metrics),
+            loss_points=summary.loss_points(metrics),
+            steps=summary.spread(metrics),
+            step_count=len(metrics),
+            samples=_sample_grid(files.samples, spool),
+            picture=spool.data_uri,
+            data_sets=run_data.data_set_rows(files),
+            buckets=run_data.bucket_rows(files),
+            warnings=run_data.warnings(files),
+            skipped=run_data.skipped_files(files),
+            cues=[(keyword, concepts) for keyword, concepts in read_cues(run_folder) if concepts],
+            settings=summary.settings(files),
+            made_with=summary.made_with(files.run),
+            checkpoints=[(path.name, checkpoint_label(path), size) for path, size in files.checkpoints],
+            command=summary.command_text(files.run.get("command")),
+            metadata=[(key, _shortened(value)) for key, value in sorted(files.lora.metadata.items())]
+            if files.lora
+            else [],
+        )
+
+
+def loss_chart(metrics: Sequence[Metric]) -> Chart | None:
+    """Return the loss by step, raw and smoothed; None if there is none."""
+    return _chart(
+        metrics,
+        "loss",
+        [
+            ("each step", "raw", lambda metric: metric.loss),
+            ("smoothed", "smooth", lambda metric: metric.loss_smoothed),
+        ],
+    )
+
+
+def rate_chart(metrics: Sequence[Metric]) -> Chart | None:
+    """Return the learning rates by step; one line where UNet and text encoder have the same."""
+    unet, text = (lambda metric: metric.lr_unet), (lambda metric: metric.lr_text_encoder)
+    if all(metric.lr_text_encoder in (None, metric.lr_unet) for metric in metrics):
+        return _chart(metrics, "learning rate", [("learning rate", "smooth", unet)])
+    return _chart(metrics, "learning rate", [("UNet", "smooth", unet), ("text encoder", "second", text)])
+
+
+def _chart(
+    metrics: Sequence[Metric], label: str, lines: Sequence[tuple[str, str, Callable[[Metric], float | None]]]
+) -> Chart | None:
+    series = []
+    for name, style, value in lines:
+        points = [(float(metric.step), _or_gap(value(metric))) for metric in metrics]
+        if any(math.isfinite(y) for _, y in points):
+            series.append(Series(name, style, points))
+    if not series:
+        return None
+    title = f"{label} by step: " + ", ".join(line.name for line in series)
+    options = {"title": title, "x_label": "step", "y_label": label}
+    return Chart(
+        wide=line_chart(series, width=1120, height=320, **options),
+        narrow=line_chart(series, width=360, height=250, **options),
+        lines=tuple((line.name, line.style) for line in series),
+    )
+
+
+def _or_gap(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _tiles(files: RunFiles, metrics: Sequence[Metric]) -> dict[str, object]:
+    """Return the numbers at the top of the page; None where one is unknown."""
+    points = summary.loss_points(metrics)
+    metadata = files.lora.metadata if files.lora else {}
+    asked = metadata.get("ss_steps") or metadata.get("ss_max_train_steps") or ""
+    return {
+        "steps": metrics[-1].step if metrics else (int(asked) if asked.isdecimal() else None),
+        "epochs": metrics[-1].epoch if metrics else None,
+        "loss": points[-1].metric.loss_smoothed if points else None,
+        "seconds": _number(files.run.get("seconds")),
+        "per_step": summary.seconds_per_step(metrics),
+        "memory": _number(files.run.get("peak_memory_bytes")),
+        "size": files.lora.size if files.lora else None,
+        "rank": metadata.get("ss_network_dim") if metadata.get("ss_network_dim") != "None" else None,
+    }
+
+
+def _number(value: object) -> float | int | None:
+    usable = (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value >= 0
+    )
+    return value if usable else None  # type: ignore[return-value]
+
+
+def _sample_grid(samples: Sequence[SamplePicture], spool: ThumbnailSpool) -> SampleGrid | None:
+    prompts = tuple(sorted({sample.prompt for sample in samples}))
+    rows: dict[str, dict[int, Thumbnail]] = {}
+    for sample in samples:
+        row = rows.setdefault(f"{'epoch' if sample.by_epoch else 'step'} {sample.at}", {})
+        try:
+            row[sample.prompt] = spool.add(sample.path)
+        except (UnusableImage, OSError):
+            continue  # a picture that was being drawn when the run was stopped
+    grid = tuple((label, tuple(row.get(prompt) for prompt in prompts)) for label, row in rows.items() if row)
+    return SampleGrid(prompts, grid) if grid else None
+
+
+def _shortened(value: str) -> str:
+    return value if len(value) <= _LONG else f"{value[:_LONG]} … ({len(value):,} characters)"

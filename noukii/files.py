@@ -14,6 +14,16 @@ TEMPORARY_PREFIX = ".noukii-tmp-"
 """Every unfinished file of ours starts so; a later run may remove what a killed one left."""
 
 
+def _new_file_mode() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+NEW_FILE_MODE = _new_file_mode()
+"""What a plain open() would give; read once, since asking changes it for all threads for a moment."""
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it takes that name once the block has ended well.
@@ -28,7 +38,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         yield temporary
         with open(temporary, "rb+") as stream:
             os.fsync(stream.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.chmod(temporary, NEW_FILE_MODE)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -66,9 +76,3 @@ def sha256_file(path: Path) -> str:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -1,0 +1,112 @@
+"""What run_captioning.sh says before and after the work: every file accounted for (R3)."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from noukii.captioning.options import CaptionOptions
+from noukii.dataset.images import Skipped
+from noukii.names import printable
+
+NAMED = 20
+"""This many files are named on the terminal; the log in the output folder names all."""
+
+SKIPPED_LOG = "noukii-skipped.log"
+
+
+@dataclass
+class Tally:
+    """Counts of one run, for its summary."""
+
+    found: int = 0
+    made: int = 0
+    restored: int = 0
+    unchanged: int = 0
+    by_hand: list[str] = field(default_factory=list)
+    older_settings: int = 0
+    over_limit: list[str] = field(default_factory=list)
+    cut_off: list[str] = field(default_factory=list)
+    wordless: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    gone: Sequence[str] = ()
+    concepts: Sequence[str] = ()
+
+    @property
+    def used(self) -> int:
+        return self.made + self.restored + self.unchanged + len(self.by_hand)
+
+
+def counted(count: int, thing: str) -> str:
+    """Return `1 image`, `2 images`."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def found_line(tally: Tally, used: int, litter: int) -> str:
+    """Return the line that adds up: found = used + skipped."""
+    line = f"{counted(tally.found, 'image file')} found = {used} used + {len(tally.skipped)} skipped"
+    if litter:
+        line += f" ({litter} system files and caches ignored)"
+    return line
+
+
+def skipped_lines(skipped: Sequence[Skipped], root: Path, limit: int = NAMED) -> list[str]:
+    """Return one line for each skipped file, at most `limit` of them."""
+    lines = [f"  skipped {relative(entry.path, root)}: {entry.reason}" for entry in skipped[:limit]]
+    if len(skipped) > limit:
+        lines.append(f"  … and {len(skipped) - limit} more")
+    return lines
+
+
+def relative(path: Path, root: Path) -> str:
+    """Return `path` as seen from `root`, printable."""
+    return printable(os.path.relpath(path, root))
+
+
+def names(title: str, files: Iterable[str], limit: int = NAMED) -> list[str]:
+    """Return `title: a, b, c` with at most `limit` names, or nothing where there are none."""
+    every = [printable(name) for name in files]
+    if not every:
+        return []
+    more = f" … and {len(every) - limit} more" if len(every) > limit else ""
+    return [f"{title}: {', '.join(every[:limit])}{more}"]
+
+
+def end_lines(tally: Tally, options: CaptionOptions, litter: int) -> list[str]:
+    """Return the summary of a run that came to its end."""
+    lines = [found_line(tally, tally.used, litter)]
+    lines += skipped_lines(tally.skipped, options.folder)
+    if len(tally.skipped) > NAMED:
+        lines.append(f"  all of them: {printable(options.output / SKIPPED_LOG)}")
+    parts = [f"{counted(tally.made, 'caption')} made"]
+    if tally.restored:
+        parts.append(f"{tally.restored} restored from captions.jsonl and your folder")
+    if tally.unchanged:
+        parts.append(f"{tally.unchanged} were there")
+    if tally.by_hand:
+        parts.append(f"{len(tally.by_hand)} written or edited by hand and kept")
+    lines.append(", ".join(parts))
+    lines += names("  kept as you wrote them (delete the .txt for a new caption)", tally.by_hand)
+    if tally.older_settings:
+        lines.append(
+            f"  {tally.older_settings} of them were made with other settings; --overwrite makes them again"
+        )
+    limit = options.max_caption_tokens
+    lines += names(f"  over {limit} CLIP tokens, the trainer would cut them", tally.over_limit)
+    lines += names(
+        f"  the model was stopped after {options.max_new_tokens} tokens (--max-new-tokens)", tally.cut_off
+    )
+    lines += names("  the model said nothing of use, the caption is the keyword alone", tally.wordless)
+    lines += [f"  {note}" for note in tally.notes[:NAMED]]
+    if len(tally.notes) > NAMED:
+        lines.append(f"  … and {len(tally.notes) - NAMED} more notes")
+    lines += names("  no longer in the input folder, their copies and captions stay", tally.gone)
+    lines += names("key concepts", tally.concepts)
+    lines.append(f"captions and images: {printable(options.output)}")
+    lines.append(f"look them over:      {printable(options.output / 'review.html')}")
+    lines.append(f"then train:          ./run_training.sh --dataset {shlex.quote(printable(options.output))}")
+    return lines

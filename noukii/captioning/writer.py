@@ -18,7 +18,7 @@ from noukii import files
 from noukii.captioning.manifest import HAND, MANIFEST, Entry, Manifest, State, same_text
 from noukii.captioning.options import CaptionOptions
 from noukii.captioning.output_folder import OutputFolder
-from noukii.captioning.wording import training_caption
+from noukii.captioning.wording import finished_part, training_caption
 from noukii.captioning.worklist import (
     DESCRIBE,
     KEEP,
@@ -91,7 +91,7 @@ class Writer:
     def describe(self, item: Item, raw: str, finish_reason: str, tokens: int, seconds: float) -> Entry:
         """Record the model's text for an image whose copy is there, and write its .txt."""
         options = self._options
-        caption = self._caption(raw)
+        caption = self._caption(raw, finish_reason)
         entry = Entry(
             **self._image_keys(item),
             model=options.model.resolve().name,
@@ -179,7 +179,7 @@ class Writer:
             self._state.overwrite = None
             self._state.write(self._folder)
 
-    def _caption(self, raw: str) -> str:
+    def _caption(self, raw: str, finish_reason: str) -> str:
         """Return the .txt's text. --raw-captions: the model's own, if it is one line of text (R6).
 
         Line breaks and control characters, which a trainer stumbles over, become spaces.
@@ -190,7 +190,8 @@ class Writer:
                 return raw
             text = "".join(" " if unicodedata.category(char) in ("Cc", "Zl", "Zp") else char for char in raw)
             return " ".join(text.split())
-        return training_caption(raw, options.keyword, self._tokenizer, options.max_caption_tokens)
+        text = finished_part(raw) if finish_reason == "length" else raw
+        return training_caption(text, options.keyword, self._tokenizer, options.max_caption_tokens)
 
     def _by_hand(self, item: Item) -> Entry:
         text = same_text(item.hand_text)

@@ -59,6 +59,18 @@ def run_command(main: Callable[[list[str]], int], arguments: list[str] | None = 
     except KeyboardInterrupt:
         print("\nstopped; the same command goes on where this one ended", file=sys.stderr)
         return 130
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("noukii"):
+            raise
+        print(
+            NoukiiError(
+                sys.executable,
+                f"this Python lacks the package {error.name}",
+                "use .venv/bin/python of the checkout (any of the ./run_*.sh commands makes it)",
+            ),
+            file=sys.stderr,
+        )
+        return 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

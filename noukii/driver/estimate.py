@@ -1,0 +1,77 @@
+"""How much memory a training step needs and how long it takes without a GPU, before the trainer starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from noukii import disk
+from noukii.hardware import Hardware
+
+GIB = 2**30
+SD15_PARAMETERS = 983_000_000
+"""UNet 860 M and text encoder 123 M; the VAE is gone once the latents are cached."""
+ACTIVATIONS_FLOAT32 = 1.75 * GIB
+"""What autograd keeps per sample of 512x512 pixels with LoRA on every attention layer and without
+checkpointing. Counted with saved-tensor hooks on the SD1.5 UNet: 444 MiB at 256x256, linear in pixels."""
+ACTIVATIONS_MIXED = 1.4 * GIB
+"""The same under autocast: 225 MiB at 256x256 if all were half size; CUDA keeps norms in float32."""
+CHECKPOINTED_SHARE = 0.2
+RUNTIME = 1.5 * GIB
+"""CUDA context, workspaces, fragmentation."""
+FLOPS_PER_SAMPLE = 1.7e12
+"""Forward and backward of SD1.5 with LoRA at 512x512 (UNet forward 0.8e12, backward the same again)."""
+CORE_FLOPS = {"no": 25e9, "fp16": 25e9, "bf16": 60e9}
+"""What one core reaches in these layers; bf16 on a processor with the instructions for it."""
+TOY_MODEL_BYTES = 500_000_000
+"""A base model below this is a test model; its activations are small too."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What decides the memory of one training step; `precision` is kohya's word (no, fp16, bf16)."""
+
+    resolution: int
+    batch_size: int
+    precision: str
+    gradient_checkpointing: bool
+    base_model_bytes: int
+
+    def bytes(self) -> float:
+        """Estimate the peak of a step in bytes; right to about a third."""
+        toy = self.base_model_bytes < TOY_MODEL_BYTES
+        mixed = self.precision != "no"
+        weights = self.base_model_bytes * 2 if toy else SD15_PARAMETERS * (2 if mixed else 4)
+        per_sample = ACTIVATIONS_MIXED if mixed else ACTIVATIONS_FLOAT32
+        if toy:
+            per_sample *= self.base_model_bytes / (4 * SD15_PARAMETERS)
+        activations = self.batch_size * per_sample * (self.resolution / 512) ** 2
+        if self.gradient_checkpointing:
+            activations *= CHECKPOINTED_SHARE
+        return weights + activations + RUNTIME
+
+
+def memory_is_short(load: Load, hardware: Hardware) -> bool:
+    """Say whether a step without gradient checkpointing may not fit into this machine."""
+    there = hardware.gpu_bytes * 0.92 if hardware.has_gpu else hardware.memory_bytes * 0.8
+    return bool(there) and replace(load, gradient_checkpointing=False).bytes() > there
+
+
+def savings(load: Load) -> list[str]:
+    """Name the two settings that would save most memory and by about how much, best first."""
+    trials = [
+        ("--gradient-checkpointing on", replace(load, gradient_checkpointing=True)),
+        ("--precision bf16", replace(load, precision="bf16" if load.precision == "no" else load.precision)),
+        ("--batch-size 1", replace(load, batch_size=1)),
+    ]
+    if load.resolution > 384:
+        trials.append(("--resolution 384", replace(load, resolution=384)))
+    now = load.bytes()
+    gains = sorted(((now - trial.bytes(), words) for words, trial in trials), reverse=True)
+    return [f"{words} (about {disk.size(gain)} less)" for gain, words in gains[:2] if gain > 0.02 * now]
+
+
+def cpu_seconds(load: Load, steps: int, cores: int) -> float:
+    """Estimate how long a run takes on the processor; right to about a factor of two."""
+    share = load.base_model_bytes / (4 * SD15_PARAMETERS) if load.base_model_bytes < TOY_MODEL_BYTES else 1.0
+    work = FLOPS_PER_SAMPLE * share * load.batch_size * (load.resolution / 512) ** 2 * steps
+    return work * (1.5 if load.gradient_checkpointing else 1.0) / (CORE_FLOPS[load.precision] * cores)

@@ -1,0 +1,338 @@
+"""The flags of ./run_training.sh, read once into one frozen dataclass."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from noukii import project
+from noukii.command_line import Parser
+from noukii.dataset.arguments import add_data_set_arguments, data_sets_from, parse_mixed
+from noukii.driver.outputs import timestamp
+from noukii.errors import InputError
+from noukii.names import name_problem, printable
+
+DEFAULT_STEPS = 400
+DEFAULTS: dict[str, Any] = {
+    "learning_rate": 1e-4,
+    "resolution": 512,
+    "batch_size": 4,
+    "precision": "auto",
+    "gradient_checkpointing": "auto",
+    "max_token_length": 75,
+}
+
+SETTLED_BY_US = {
+    "--pretrained_model_name_or_path": "--base-model",
+    "--dataset_config": "--dataset",
+    "--output_dir": "--output-name",
+    "--output_name": "--output-name",
+    "--max_train_steps": "--steps",
+    "--max_train_epochs": "--epochs",
+    "--max_token_length": "--max-token-length",
+    "--train_batch_size": "--batch-size",
+    "--resolution": "--resolution",
+    "--resume": "--resume",
+    "--sample_prompts": "--sample-prompts",
+    "--sample_every_n_steps": "--sample-every",
+    "--save_every_n_steps": "--save-every",
+}
+"""Flags that may not stand behind `--`: the plan, the files and the resuming depend on them."""
+WRITES_ELSEWHERE = ("--save_model_as", "--network_module", "--config_file", "--output_config")
+"""Flags with which the run would not end with the LoRA file that is gathered."""
+OURS = (
+    "--prior_loss_weight", "--learning_rate", "--sdpa", "--gradient_checkpointing", "--cache_latents",
+    "--mixed_precision", "--seed", "--max_data_loader_n_workers", "--network_dim", "--network_alpha",
+    "--save_state",
+)  # fmt: skip
+"""Flags of ours that one behind `--` replaces: argparse keeps the last."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line; None stands for `not given`."""
+
+    explicit: tuple[tuple[Path, int | None], ...] = ()
+    positional: tuple[Path, ...] = ()
+    output_name: str | None = None
+    base_model: Path | None = None
+    trainer: str | None = None
+    steps: int | None = None
+    epochs: int | None = None
+    learning_rate: float | None = None
+    resolution: int | None = None
+    batch_size: int | None = None
+    rank: int | None = None
+    alpha: float | None = None
+    seed: int | None = None
+    precision: str | None = None
+    gradient_checkpointing: str | None = None
+    max_token_length: int | None = None
+    save_every: int | None = None
+    sample_every: int | None = None
+    sample_prompts: Path | None = None
+    dry_run: bool = False
+    json: bool = False
+    resume: bool = False
+    extra: tuple[str, ...] = ()
+
+    def record(self) -> dict[str, Any]:
+        """Return what --resume needs to know, as JSON can hold it."""
+        kept = {key: value for key, value in asdict(self).items() if key not in ("dry_run", "json", "resume")}
+        kept["explicit"] = [[os.fspath(folder), repeats] for folder, repeats in self.explicit]
+        kept["positional"] = [os.fspath(folder) for folder in self.positional]
+        for key in ("base_model", "sample_prompts"):
+            kept[key] = os.fspath(kept[key]) if kept[key] is not None else None
+        kept["extra"] = list(self.extra)
+        return kept
+
+    def completed_by(self, record: dict[str, Any]) -> Options:
+        """Return these options with what was not given taken from the `record` of an earlier run."""
+        earlier = _from_record(record)
+        taken = {
+            one.name: getattr(earlier, one.name)
+            for one in fields(self)
+            if getattr(self, one.name) in (None, ()) and one.name not in ("explicit", "positional")
+        }
+        if self.steps is not None or self.epochs is not None:
+            taken.pop("steps", None)
+            taken.pop("epochs", None)
+        if not self.explicit and not self.positional:
+            taken |= {"explicit": earlier.explicit, "positional": earlier.positional}
+        return replace(self, **taken)
+
+    def with_defaults(self) -> Options:
+        """Return these options with DESIGN's defaults where nothing was given."""
+        settled: dict[str, Any] = {
+            key: value for key, value in DEFAULTS.items() if getattr(self, key) is None
+        }
+        if self.steps is None and self.epochs is None:
+            settled["steps"] = DEFAULT_STEPS
+        if self.output_name is None:
+            settled["output_name"] = f"nouki_sd1-5_{timestamp()}"
+        if self.base_model is None:
+            settled["base_model"] = default_base_model()
+        return replace(self, **settled)
+
+
+def default_base_model() -> Path:
+    """Where setup.sh puts SD1.5."""
+    return project.kohya() / "models" / "v1-5-pruned-emaonly.safetensors"
+
+
+def _from_record(record: dict[str, Any]) -> Options:
+    try:
+        values = {one.name: record[one.name] for one in fields(Options) if one.name in record}
+        values["explicit"] = tuple((Path(folder), repeats) for folder, repeats in values.get("explicit", ()))
+        values["positional"] = tuple(map(Path, values.get("positional", ())))
+        values["extra"] = tuple(values.get("extra", ()))
+        for key in ("base_model", "sample_prompts"):
+            values[key] = Path(values[key]) if values.get(key) else None
+        return Options(**values)
+    except (TypeError, ValueError):
+        return Options()
+
+
+def parse(argv: list[str]) -> Options:
+    """Read the command line.
+
+    Raises:
+        InputError: an unknown flag, a value out of range, two flags that exclude each other.
+    """
+    argv, extra = _split_extra(argv)
+    namespace = parse_mixed(_parser(), argv)
+    values = vars(namespace)
+    explicit, positional = data_sets_from(namespace)
+    given = {one.name: values[one.name] for one in fields(Options) if one.name in values}
+    given |= {
+        "explicit": tuple((_absolute(folder), repeats) for folder, repeats in explicit),
+        "positional": tuple(_absolute(folder) for folder in positional),
+        "extra": extra,
+    }
+    for key in ("base_model", "sample_prompts"):
+        given[key] = None if given[key] is None else _absolute(given[key])
+    options = Options(**given)
+    if values["base_model"] == Path("demo"):
+        options = replace(options, base_model=_demo_model())
+    _check(options)
+    return options
+
+
+def replaced_flags(options: Options) -> list[str]:
+    """Name the flags behind `--` that replace one that the driver gives."""
+    return [flag for flag in _flags(options.extra) if flag in OURS]
+
+
+def extra_value(options: Options, flag: str) -> str | None:
+    """Return the value that a flag behind `--` has there, None if it does not stand there."""
+    found = None
+    for index, word in enumerate(options.extra):
+        if word == flag and index + 1 < len(options.extra):
+            found = options.extra[index + 1]
+        elif word.startswith(f"{flag}="):
+            found = word.partition("=")[2]
+    return found
+
+
+def _check(options: Options) -> None:
+    if options.output_name is not None and (problem := name_problem(options.output_name)):
+        raise InputError(
+            "--output-name",
+            f"'{printable(options.output_name)}' {problem}",
+            "give a plain name, such as my_cat",
+        )
+    if options.steps is not None and options.epochs is not None:
+        raise InputError("--steps, --epochs", "both say how long to train", "give one of them")
+    if options.json and not options.dry_run:
+        raise InputError("--json", "is the plan as JSON and belongs to --dry-run", "give --dry-run too")
+    if options.resume and options.output_name is None:
+        raise InputError("--resume", "which run?", "name it: --output-name NAME --resume")
+    if options.sample_prompts is not None:
+        if options.sample_every is None:
+            raise InputError("--sample-prompts", "says what to draw, not when", "give --sample-every N too")
+        if not options.sample_prompts.is_file():
+            raise InputError(options.sample_prompts, "there is no such file", "one prompt a line is wanted")
+    for flag in _flags(options.extra):
+        if flag in SETTLED_BY_US:
+            raise InputError(
+                flag, "is settled by a flag of this command", f"give {SETTLED_BY_US[flag]} in front of the --"
+            )
+        if flag in WRITES_ELSEWHERE:
+            raise InputError(flag, "cannot be changed: the result would not be gathered", "leave it away")
+
+
+def _split_extra(argv: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    if "--" not in argv:
+        return argv, ()
+    at = argv.index("--")
+    return argv[:at], tuple(argv[at + 1 :])
+
+
+def _flags(extra: tuple[str, ...]) -> list[str]:
+    return [word.partition("=")[0] for word in extra if word.startswith("--")]
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.abspath(Path(path).expanduser()))
+
+
+def _demo_model() -> Path:
+    folder = project.CHECKOUT / "demo" / "models" / "sd"
+    if not folder.is_dir():
+        raise InputError("--base-model demo", "the demo model is not here", "./demo.sh makes it")
+    return folder
+
+
+class _DriverParser(Parser):
+    def unknown_argument(self, argument: str) -> InputError:
+        flag = argument.partition("=")[0]
+        if flag.startswith("--") and "_" in flag:
+            near = SETTLED_BY_US.get(flag) or {
+                "--network_dim": "--rank",
+                "--network_alpha": "--alpha",
+                "--mixed_precision": "--precision",
+            }.get(flag)
+            known = f"did you mean {near}? " if near else ""
+            return InputError(
+                flag,
+                "is not a flag of this command",
+                f"{known}Flags of train_network.py go behind --, at the end: -- {printable(argument)}",
+            )
+        return super().unknown_argument(argument)
+
+
+def _parser() -> Parser:
+    parser = _DriverParser(
+        prog="./run_training.sh",
+        usage="./run_training.sh [--dataset PATH [--repeats N]]... [PATH ...] [flags] [-- FLAGS]",
+        description="Train a Stable Diffusion 1.5 LoRA on captioned images.\n"
+        "Without a data set, every {repeats}_{keyword} folder in image_datasets/ is used.",
+        epilog="What stands behind -- is passed to train_network.py unchanged, after our own flags, so that\n"
+        "it replaces one of ours: ./run_training.sh --steps 800 -- --lr_scheduler cosine --min_snr_gamma 5",
+    )
+    add_data_set_arguments(parser)
+    add = parser.add_argument
+    add("--output-name", metavar="NAME", help="the LoRA's name (default: nouki_sd1-5_<timestamp>)")
+    add(
+        "--base-model", type=Path, metavar="PATH",
+        help="SD1.5 as one .safetensors file or a diffusers folder, or: demo "
+        "(default: kohya_ss/models/v1-5-pruned-emaonly.safetensors)",
+    )  # fmt: skip
+    add("--steps", type=_whole(1), metavar="N", help=f"optimiser steps (default: {DEFAULT_STEPS})")
+    add(
+        "--epochs", type=_whole(1), metavar="N", help="instead of --steps: passes over all images and repeats"
+    )
+    add("--learning-rate", type=_positive, metavar="X", help="default: 1e-4")
+    add(
+        "--resolution",
+        type=_resolution,
+        metavar="N",
+        help="pixels of a side, a multiple of 64 (default: 512)",
+    )
+    add("--batch-size", type=_whole(1, 1024), metavar="N", help="images per step (default: 4)")
+    add(
+        "--rank", type=_whole(1, 4096), metavar="N", help="of the LoRA; its size grows with it (trainer's: 4)"
+    )
+    add("--alpha", type=_positive, metavar="X", help="the LoRA is scaled by alpha/rank (trainer's: 1)")
+    add(
+        "--seed",
+        type=_whole(0, 2**32 - 1),
+        metavar="N",
+        help="of everything random (default: drawn and told)",
+    )
+    add(
+        "--precision", choices=("auto", "no", "fp16", "bf16"),
+        help="auto: what suits this machine (builtin), no (kohya)",
+    )  # fmt: skip
+    add(
+        "--gradient-checkpointing", choices=("auto", "on", "off"),
+        help="less memory, more time; auto: where memory is short (builtin), on (kohya)",
+    )  # fmt: skip
+    add("--max-token-length", type=int, choices=(75, 150, 225), help="tokens of a caption that are used")
+    add("--trainer", choices=("kohya", "builtin"), help="default: kohya where setup.sh installed it")
+    add("--save-every", type=_whole(1), metavar="N", help="also keep the LoRA every N steps")
+    add("--sample-every", type=_whole(1), metavar="N", help="draw sample pictures every N steps")
+    add(
+        "--sample-prompts", type=Path, metavar="FILE",
+        help="what to draw, a prompt a line (default: keyword and key concepts of the data sets)",
+    )  # fmt: skip
+    add("--resume", action="store_true", help="go on with the run of that --output-name; its flags hold on")
+    add("--dry-run", action="store_true", help="print the plan and stop")
+    add("--json", action="store_true", help="with --dry-run: the plan as JSON")
+    return parser
+
+
+def _whole(low: int, high: int | None = None):  # type: ignore[no-untyped-def]
+    span = f"of {low} or more" if high is None else f"from {low} to {high}"
+
+    def convert(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if value < low or (high is not None and value > high):
+            raise argparse.ArgumentTypeError(f"'{printable(text)}' is not a whole number {span}")
+        return value
+
+    return convert
+
+
+def _resolution(text: str) -> int:
+    value = _whole(64, 2048)(text)
+    if value % 64:
+        raise argparse.ArgumentTypeError(f"{value} is not a multiple of 64")
+    return value
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"'{printable(text)}' is not a number above 0")
+    return value

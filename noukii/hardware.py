@@ -37,7 +37,7 @@ class Hardware:
 def detect() -> Hardware:
     """Look at the driver, the installed torch build, the processor and the memory."""
     name, size, capability, why = _gpu()
-    return Hardware(name, size, capability, why, cpu_count(), _cpu_bfloat16(), memory_bytes())
+    return Hardware(name, size, capability, why, cpu_count(), cpu_bfloat16(), memory_bytes())
 
 
 def cpu_count() -> int:
@@ -54,7 +54,8 @@ def memory_bytes() -> int:
     return int(found.group(1)) * 1024 if found else 0
 
 
-def _cpu_bfloat16() -> bool:
+def cpu_bfloat16() -> bool:
+    """Whether the processor multiplies bfloat16 matrices itself (AVX-512 BF16, AMX, Arm BF16)."""
     try:
         return bool(re.search(r"\b(avx512_bf16|amx_bf16|bf16)\b", Path("/proc/cpuinfo").read_text()))
     except OSError:

@@ -421,12 +421,15 @@ def test_kohya_is_the_default_where_it_is_installed(driver: Driver, stand_in: Pa
         path.parent.mkdir(parents=True)
     (kohya / "sd-scripts" / "train_network.py").write_text("")
     shutil.copy(stand_in, kohya / "venv" / "bin" / "accelerate")
-    (kohya / "tokenizer").mkdir()
     answer = driver("--output-name", "cat", PYTHONPATH="/ours")
     assert answer.returncode == 0, answer.stderr
     argv = driver.argv
     assert str(kohya / "sd-scripts" / "train_network.py") in argv
+    # upstream looks there for its tokenizer, under this name, before it asks the network
     assert driver.value("--tokenizer_cache_dir") == str(kohya / "tokenizer")
+    tokenizer = kohya / "tokenizer" / "openai_clip-vit-large-patch14"
+    assert json.loads((tokenizer / "tokenizer_config.json").read_text())["model_max_length"] == 77
+    assert {"vocab.json", "merges.txt"} < {path.name for path in tokenizer.iterdir()}
     assert driver.value("--mixed_precision") == "no"
     assert "--gradient_checkpointing" in argv
     assert "--save_state" not in argv

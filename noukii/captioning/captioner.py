@@ -57,9 +57,10 @@ def describe_all(
     Raises:
         RunError: a single image does not fit into memory.
     """
-    from noukii.captioning.describe import OutOfMemory, automatic_batch_size, describe
+    from noukii.captioning.describe import OutOfMemory, automatic_batch_size, describe, steady_rows
 
-    rows = batch_size = options.batch_size or automatic_batch_size(janus, options.max_new_tokens)
+    batch_size = options.batch_size or automatic_batch_size(janus, options.max_new_tokens)
+    rows = steady_rows(janus, batch_size, options.max_new_tokens)
     with ThreadPoolExecutor(1, thread_name_prefix="prepare") as pool:
         waiting: deque[tuple[Sequence[Item], Future[Image]]] = deque()
         rest = iter(groups)
@@ -97,7 +98,8 @@ def describe_all(
                             on_step=lambda _: stop.requested,
                         )
                     except OutOfMemory:
-                        rows = batch_size = _halved(rows, ready[0][0], say)
+                        rows = _halved(rows, ready[0][0], say)
+                        batch_size = min(batch_size, rows)
                         continue
                 share = (time.monotonic() - began) / max(len(ready), 1)
                 found = dict(zip((id(group) for group in ready), answers, strict=True))

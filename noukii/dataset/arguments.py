@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from noukii.command_line import Parser
-from noukii.dataset.folders import MAX_REPEATS
+from noukii.dataset.config_types import MAX_REPEATS
 from noukii.errors import InputError
 
 

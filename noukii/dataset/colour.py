@@ -150,4 +150,3 @@ def _differs(data: bytes, mode: str) -> bool:
     after = ImageCms.applyTransform(before, transform)
     difference = ImageChops.difference(before.convert("RGB"), after).getextrema()
     return max(high for _, high in difference) > _VISIBLE
-

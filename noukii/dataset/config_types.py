@@ -15,6 +15,10 @@ STEP_MULTIPLE = 64
 """SD 1.x halves its latents (an eighth of the picture) three times: sides must divide by this."""
 
 
+MAX_REPEATS = 10_000
+"""A larger number at the start of a folder's name is a date (20240131_trip), not a wish."""
+
+
 @dataclass(frozen=True)
 class SubsetConfig:
     """One folder of pictures; the fields are kohya's keys with kohya's defaults."""

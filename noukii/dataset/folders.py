@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from noukii import project
+from noukii.dataset.config_types import MAX_REPEATS
 from noukii.dataset.content import is_litter
 from noukii.dataset.images import Listing, Skipped, list_images
 from noukii.dataset.stems import safe_name
@@ -19,8 +20,6 @@ from noukii.files import write_text
 from noukii.names import printable
 
 DEFAULT_REPEATS = 30
-MAX_REPEATS = 10_000
-"""A larger number at the start of a name is a date (20240131_trip), not a wish."""
 
 FROM_COMMAND_LINE = "--repeats on the command line"
 FROM_RECORD = "given for this folder in an earlier run"

@@ -13,7 +13,7 @@ from noukii import hardware, project
 from noukii.dataset.folders import DataSet, find_data_sets
 from noukii.dataset.images import Skipped
 from noukii.dataset.plan import Plan, make_plan
-from noukii.driver import estimate, launch, outputs
+from noukii.driver import estimate, kohya_tokenizer, launch, outputs
 from noukii.driver.launch import TrainerCall
 from noukii.driver.options import Options, default_base_model, extra_value
 from noukii.errors import InputError
@@ -250,7 +250,6 @@ def trainer_call(
     """Return the launch of a prepared run."""
     options, kohya = prepared.options, prepared.trainer == "kohya"
     assert options.learning_rate is not None and options.seed is not None and options.base_model is not None
-    tokenizer = project.kohya() / "tokenizer"
     return TrainerCall(
         trainer=prepared.trainer,
         accelerate=launch.accelerate_program(prepared.trainer),
@@ -277,6 +276,6 @@ def trainer_call(
         sample_every=options.sample_every,
         sample_prompts=sample_prompts,
         resume=prepared.resume,
-        tokenizer_cache=tokenizer if kohya and tokenizer.is_dir() else None,
+        tokenizer_cache=kohya_tokenizer.folder() if kohya else None,
         extra=options.extra,
     )

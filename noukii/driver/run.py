@@ -26,7 +26,7 @@ from noukii.dataset.folders import record_repeats
 from noukii.dataset.plan import Plan
 from noukii.dataset.plan_text import describe
 from noukii.dataset.staging import check_staging, stage, staged_config
-from noukii.driver import child, diagnosis, estimate, gather, launch, outputs, prepare
+from noukii.driver import child, diagnosis, estimate, gather, kohya_tokenizer, launch, outputs, prepare
 from noukii.driver.options import parse, replaced_flags
 from noukii.driver.prepare import Machine, Prepared
 from noukii.driver.samples import default_prompts
@@ -183,6 +183,8 @@ class _Run:
             dataset_config=folder / CONFIG_NAME,
             sample_prompts=prompts,
         )
+        if prepared.trainer == "kohya":
+            kohya_tokenizer.provide()
         files.write_text(call.accelerate_config, launch.accelerate_config(call.cpu, call.precision))
         outputs.write_record(folder, self._record())
         return launch.command(call)

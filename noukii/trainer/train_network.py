@@ -1,0 +1,39 @@
+"""Train a LoRA for Stable Diffusion 1.5, with kohya's flags.
+
+    accelerate launch --num_cpu_threads_per_process 1 noukii/trainer/train_network.py FLAGS
+
+Exit codes: 0 trained and saved, 2 refused before anything was written, 1 failed, 130 stopped and saved.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Python puts this script's own folder first, where our module names could hide others; the checkout's
+# root takes its place.
+_HERE = os.path.dirname(os.path.realpath(__file__))
+_ROOT = os.path.dirname(os.path.dirname(_HERE))
+sys.path[:] = [_ROOT, *(entry for entry in sys.path if os.path.realpath(entry) not in (_HERE, _ROOT))]
+
+from noukii.command_line import run_command  # noqa: E402
+from noukii.trainer.settings import parse  # noqa: E402
+
+
+def main(arguments: list[str]) -> int:
+    """Parse the flags, check what can be checked, train."""
+    settings = parse(arguments)
+    from noukii.trainer.job import prepare_job
+
+    job = prepare_job(settings)
+    from noukii.quiet import prepare_libraries
+
+    prepare_libraries()
+    from noukii.trainer.loop import train
+
+    train(job)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))

@@ -107,7 +107,14 @@ LONG = [
 
 
 def test_a_car_in_many_places() -> None:
-    assert shared_concepts(CAR, "sks") == ["red sports car", "parked", "headlights", "lights", "black", "tree"]
+    assert shared_concepts(CAR, "sks") == [
+        "red sports car",
+        "parked",
+        "headlights",
+        "lights",
+        "black",
+        "tree",
+    ]
     assert concept_shares(CAR, "sks")[0] == ("red sports car", 10 / 12)
 
 

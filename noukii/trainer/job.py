@@ -20,7 +20,7 @@ from noukii.trainer.checkpoint_header import BaseModelFiles, inspect_base_model
 from noukii.trainer.settings import TrainerSettings, check_hardware
 
 PARAMETERS_PER_RANK = 590_000
-"""Of a LoRA on SD1.5, UNet and text encoder together; an upper bound of the space needed for smaller models."""
+"""Of a LoRA on SD1.5, UNet and text encoder together; smaller models need less."""
 
 
 @dataclass(frozen=True)

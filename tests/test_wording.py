@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from noukii.captioning.repetition import without_loops
 from noukii.captioning.wording import finished_part, training_caption
 from noukii.clip_tokens import ClipTokenizer
 
@@ -102,7 +103,7 @@ PARAGRAPHS = [
             "coat.\n2. **Background**: A snowy street with lamps.\n3. **Mood**: The mood is "
             "melancholic and quiet.\n\nOverall, the image conveys a sense of solitude."
         ),
-        "sks, a woman in a red coat. Background: A snowy street with lamps.",
+        "sks, a woman in a red coat. A snowy street with lamps.",
     ),
     (
         ("### Description\n- A wooden table\n- A cup of coffee with latte art\n- A silver spoon\n"),
@@ -272,7 +273,7 @@ PARAGRAPHS = [
         ),
         (
             "sks, a golden retriever is sitting on a beach. The dog has a red collar. "
-            "Background: The ocean is visible with small waves. The sky is clear and blue."
+            "The ocean is visible with small waves. The sky is clear and blue."
         ),
     ),
     (
@@ -487,10 +488,422 @@ SHORT = [
 ]
 
 
-@pytest.mark.parametrize(("raw", "caption"), [*PARAGRAPHS, *SHORT])
+MENDED = [
+    (
+        (
+            "I'm sorry, but I cannot identify the person in the image. However, I can "
+            "describe the image: it shows a man in a dark suit standing at a podium with "
+            "microphones. Behind him is a blue curtain and two flags."
+        ),
+        (
+            "sks, a man in a dark suit standing at a podium with microphones. Behind him is a"
+            " blue curtain and two flags."
+        ),
+    ),
+    (
+        (
+            "I'm sorry, I can't identify who this is, but the image shows a woman with long "
+            "blonde hair wearing a blue dress."
+        ),
+        "sks, a woman with long blonde hair wearing a blue dress.",
+    ),
+    (
+        "However, I can see a man in a red coat standing near a bus.",
+        "sks, a man in a red coat standing near a bus.",
+    ),
+    (
+        ("The image does not show a face, but a hand holding a red rose against a white wall."),
+        "sks, a hand holding a red rose against a white wall.",
+    ),
+    (
+        "There is no one in the room except a small white dog lying on a blue rug.",
+        "sks, a small white dog lying on a blue rug.",
+    ),
+    (
+        "He could be a doctor, as he wears a white coat and a stethoscope.",
+        "sks, he wears a white coat and a stethoscope.",
+    ),
+    (
+        "The dog suggests a husky by its markings.",
+        "sks, the dog suggests a husky by its markings.",
+    ),
+    (
+        "The girl adds sugar to the tea and hints at a smile.",
+        "sks, the girl adds sugar to the tea and hints at a smile.",
+    ),
+    (
+        ("The overall composition consists of three horizontal stripes: red, white, and blue."),
+        "sks, three horizontal stripes: red, white, and blue.",
+    ),
+    (
+        "The overall color scheme is pastel pink and white.",
+        "sks, the color scheme is pastel pink and white.",
+    ),
+    (
+        (
+            "A dog runs on the beach, adding to the charm of the scene, with a red ball in "
+            "its mouth and a boy behind it."
+        ),
+        "sks, a dog runs on the beach, with a red ball in its mouth and a boy behind it.",
+    ),
+    (
+        "It's likely to rain.",
+        "sks, it's likely to rain.",
+    ),
+    (
+        "The frame is gold.",
+        "sks, the frame is gold.",
+    ),
+    (
+        "The frame is made of gold",
+        "sks, the frame is made of gold",
+    ),
+    (
+        "In the image on the TV screen, a man runs",
+        "sks, in the image on the TV screen, a man runs",
+    ),
+    (
+        'It is 12" wide and 5\'4" tall',
+        'sks, it is 12" wide and 5\'4" tall',
+    ),
+    (
+        (
+            "The image shows several items:\n- a laptop\n- a potted succulent plant\n\nThe items "
+            "are arranged on a wooden desk."
+        ),
+        ("sks, several items: a laptop, a potted succulent plant. The items are arranged on a wooden desk."),
+    ),
+    (
+        "| Item | Color |\n|---|---|\n| Car | Red |",
+        "sks, car, red",
+    ),
+    (
+        ("| Item | Color |\n|:---|---:|\n| Car | Red |\n| Dog | Brown |\n\nThe car is parked in the street."),
+        "sks, car, red; dog, brown. The car is parked in the street.",
+    ),
+    (
+        ("- Subject: A man on a bench\n- Clothing: He is wearing a black coat.\n- Background: a brick wall"),
+        "sks, a man on a bench. He is wearing a black coat. A brick wall",
+    ),
+    (
+        "- Foreground: A child with a kite\n- Background: green hills\n- Lighting: soft",
+        "sks, a child with a kite, green hills, lighting: soft",
+    ),
+    (
+        "- Hair: long, black\n- Eyes: brown",
+        "sks, hair: long, black, eyes: brown",
+    ),
+    (
+        (
+            'The sign says "Please provide your ID". Please provide your ID is written in red'
+            " letters on a white board."
+        ),
+        (
+            "sks, the sign says Please provide your ID. Please provide your ID is written in "
+            "red letters on a white board."
+        ),
+    ),
+    (
+        "A vase with red roses adds a touch of color to the room.",
+        "sks, a vase with red roses.",
+    ),
+    (
+        "The atmosphere is calm, with a man fishing from a wooden boat.",
+        "sks, a man fishing from a wooden boat.",
+    ),
+    (
+        "The picture on the wall shows a ship.",
+        "sks, the picture on the wall shows a ship.",
+    ),
+    (
+        "A ship is seen in the picture on the wall.",
+        "sks, a ship is seen in the picture on the wall.",
+    ),
+    (
+        "The picture is hanging on the wall above a sofa.",
+        "sks, the picture is hanging on the wall above a sofa.",
+    ),
+    (
+        "Her red dress and white gloves suggest a formal event.",
+        "sks, her red dress and white gloves suggest a formal event.",
+    ),
+    (
+        "The man is wearing a red hat and gives an impression of wealth.",
+        "sks, the man is wearing a red hat.",
+    ),
+    (
+        "It draws a cart along the road.",
+        "sks, it draws a cart along the road.",
+    ),
+    (
+        "Overall, the image shows a man in a red coat riding a horse.",
+        "sks, a man in a red coat riding a horse.",
+    ),
+    (
+        "It could be a cathedral or a basilica.",
+        "sks, a cathedral or a basilica.",
+    ),
+    (
+        (
+            "As an AI language model, I cannot identify people, but I can describe what I "
+            "see: a man with a beard and glasses."
+        ),
+        "sks, a man with a beard and glasses.",
+    ),
+    (
+        "抱歉，我无法识别图中的人物，但图中是一位穿着蓝色裙子的女子。",
+        "sks, 一位穿着蓝色裙子的女子。",
+    ),
+    (
+        "The image is of high quality and shows a man on a horse.",
+        "sks, a man on a horse.",
+    ),
+    (
+        "There are no people in the room, only a table and two chairs.",
+        "sks, a table and two chairs.",
+    ),
+    (
+        "The poster on the wall shows a band.",
+        "sks, the poster on the wall shows a band.",
+    ),
+    (
+        "The frame contains a photo of a dog.",
+        "sks, the frame contains a photo of a dog.",
+    ),
+    (
+        "I can't tell who he is. He is wearing a suit.",
+        "sks, he is wearing a suit.",
+    ),
+    (
+        (
+            "I apologize, but I'm unable to identify the individual. The person in the image "
+            "has short gray hair, glasses, and a blue tie."
+        ),
+        "sks, the person has short gray hair, glasses, and a blue tie.",
+    ),
+    (
+        ("It is not possible to determine who she is, but she wears a green scarf and a hat."),
+        "sks, she wears a green scarf and a hat.",
+    ),
+    (
+        "The girl adds a touch of cinnamon to the tea.",
+        "sks, the girl adds a touch of cinnamon to the tea.",
+    ),
+    (
+        "Thank you card on a wooden table with flowers.",
+        "sks, thank you card on a wooden table with flowers.",
+    ),
+    (
+        "He could be a doctor in a white coat with a stethoscope. He is smiling.",
+        "sks, he is a doctor in a white coat with a stethoscope. He is smiling.",
+    ),
+    (
+        "The man stands by a bus whose wheels are not visible.",
+        "sks, the man stands by a bus whose wheels are not visible.",
+    ),
+    (
+        "His face is not visible, but he wears a green hat.",
+        "sks, he wears a green hat.",
+    ),
+    (
+        "The image is sharp and clear, and the sails are red.",
+        "sks, the sails are red.",
+    ),
+    (
+        (
+            "He stands near the pool, a calm look on his face, creating a sense of peace, "
+            "while a boy swims behind him."
+        ),
+        ("sks, he stands near the pool, a calm look on his face, while a boy swims behind him."),
+    ),
+]
+"""Each once lost what is seen, or kept what is not."""
+LONG_ANSWERS = [
+    (
+        (
+            "The image features a man with short, dark hair and a neatly trimmed beard. He is"
+            " wearing a light blue button-up shirt and a dark blazer. The man is looking "
+            "directly at the camera with a slight smile, conveying a sense of confidence and "
+            "approachability. The background is a plain, neutral gray, which keeps the focus "
+            "on the subject. The lighting is soft and even, highlighting the man's facial "
+            "features. The overall impression is professional and polished."
+        ),
+        (
+            "sks, a man with short, dark hair and a neatly trimmed beard. He is wearing a "
+            "light blue button-up shirt and a dark blazer. The man is looking directly at the"
+            " camera with a slight smile. The background is a plain, neutral gray. The "
+            "lighting is soft and even, highlighting the man's facial features."
+        ),
+    ),
+    (
+        (
+            "The image features a parrot with vibrant green feathers perched on a branch. The"
+            " parrot's beak is red and it has a blue patch on its wing. The background is "
+            "blurred, creating a bokeh effect that makes the parrot stand out. It appears "
+            "that the parrot is looking to the left. The image is sharp and clear, and the "
+            "colors are vivid."
+        ),
+        (
+            "sks, a parrot with vibrant green feathers perched on a branch. The parrot's beak"
+            " is red and it has a blue patch on its wing. The background is blurred. The "
+            "parrot is looking to the left. The colors are vivid."
+        ),
+    ),
+    (
+        (
+            "The image showcases a breathtaking landscape of a mountain range at sunrise. The"
+            " peaks are covered in snow and are illuminated by the first light of the day, "
+            "giving them a pinkish hue. In the foreground, there is a crystal-clear lake that"
+            " perfectly reflects the mountains. A small wooden cabin sits on the shore of the"
+            " lake, surrounded by pine trees. The scene is peaceful and serene, with no signs"
+            " of human activity apart from the cabin."
+        ),
+        (
+            "sks, a breathtaking landscape of a mountain range at sunrise. The peaks are "
+            "covered in snow and are illuminated by the first light of the day, giving them a"
+            " pinkish hue. In the foreground, there is a crystal-clear lake that perfectly "
+            "reflects the mountains. A small wooden cabin sits on the shore of the lake, "
+            "surrounded by pine trees."
+        ),
+    ),
+    (
+        (
+            "The image is a meme consisting of two panels. The top panel shows a cartoon "
+            'character looking worried, with the caption "Me before the exam". The bottom '
+            'panel shows the same character asleep at a desk, with the caption "Me during the'
+            ' exam". The humor comes from the contrast between the two situations. This meme '
+            "suggests that students are often tired."
+        ),
+        (
+            "sks, a meme consisting of two panels. The top panel shows a cartoon character "
+            "looking worried, with the caption Me before the exam. The bottom panel shows the"
+            " same character asleep at a desk, with the caption Me during the exam."
+        ),
+    ),
+    (
+        (
+            "Certainly! Here is a description of the image:\n\n**Subject:** The image shows a "
+            "ballerina in mid-leap on a stage.\n\n**Attire:** She is wearing a white tutu and "
+            "pink pointe shoes.\n\n**Background:** The stage is dark, with a single spotlight "
+            "illuminating her.\n\n**Mood:** Elegant and dramatic."
+        ),
+        (
+            "sks, a ballerina in mid-leap on a stage. She is wearing a white tutu and pink "
+            "pointe shoes. The stage is dark, with a single spotlight illuminating her."
+        ),
+    ),
+    (
+        (
+            "1. **Foreground**: There is a wooden fence covered in snow.\n2. **Middle "
+            "ground**: A red barn with a snow-covered roof stands in a field.\n3. "
+            "**Background**: Bare trees and a pale gray sky.\n4. **Lighting**: The light is "
+            "soft and diffused, typical of an overcast winter day.\n5. **Overall Mood**: The "
+            "scene conveys a sense of quiet and solitude."
+        ),
+        (
+            "sks, a wooden fence covered in snow. A red barn with a snow-covered roof stands "
+            "in a field. Bare trees and a pale gray sky. The light is soft and diffused, "
+            "typical of an overcast winter day."
+        ),
+    ),
+    (
+        (
+            "The image shows a white ceramic vase with a bouquet of sunflowers placed on a "
+            "windowsill. The sunflowers are in full bloom, adding a touch of warmth and "
+            "cheerfulness to the room. The curtains are light blue and partially drawn. "
+            "Through the window, a garden can be seen. The soft light coming through the "
+            "window creates a peaceful ambiance, with gentle shadows falling across the wall."
+        ),
+        (
+            "sks, a white ceramic vase with a bouquet of sunflowers placed on a windowsill. "
+            "The sunflowers are in full bloom. The curtains are light blue and partially "
+            "drawn. Through the window, a garden can be seen. Gentle shadows falling across "
+            "the wall."
+        ),
+    ),
+    (
+        (
+            "In the image, a soccer player in a red jersey with the number 10 is kicking a "
+            "ball. The player's name is not visible. An opposing player in a white jersey is "
+            "attempting to block the shot. The crowd in the background is blurred, which "
+            "emphasizes the action on the field. The grass is well-maintained and green. The "
+            "image captures the intensity of the game."
+        ),
+        (
+            "sks, a soccer player in a red jersey with the number 10 is kicking a ball. An "
+            "opposing player in a white jersey is attempting"
+            " to block the shot. The crowd in the background is blurred. The grass is well-"
+            "maintained and green."
+        ),
+    ),
+    (
+        (
+            "The image is a black-and-white photograph of a jazz musician playing a saxophone"
+            " on a dimly lit stage. He is wearing a fedora and sunglasses. The smoke in the "
+            "air adds to the moody atmosphere. A double bass and a drum kit can be seen "
+            "behind him. The use of high contrast emphasizes the texture of the saxophone and"
+            " the musician's hands."
+        ),
+        (
+            "sks, a black-and-white photograph of a jazz musician playing a saxophone on a "
+            "dimly lit stage. He is wearing a fedora and sunglasses. The smoke in the air. A "
+            "double bass and a drum kit can be seen behind him."
+        ),
+    ),
+    (
+        (
+            "I'm sorry, but I can't identify people in images. What I can tell you is that "
+            "the image shows a woman with dark hair pulled back, wearing gold earrings and a "
+            "black turtleneck. She is standing in front of a bookshelf. If you have any other"
+            " questions about the image, feel free to ask!"
+        ),
+        (
+            "sks, a woman with dark hair pulled back, wearing gold earrings and a black "
+            "turtleneck. She is standing in front of a bookshelf."
+        ),
+    ),
+    (
+        (
+            "The image shows a microscope view of cells stained in purple and pink. The "
+            "nuclei are dark purple and round, while the cytoplasm is lighter. Some of the "
+            "cells appear larger and irregular in shape, which could indicate an abnormality."
+            " However, it is difficult to make a definitive diagnosis based on this image "
+            "alone. Please consult a medical professional."
+        ),
+        (
+            "sks, a microscope view of cells stained in purple and pink. The nuclei are dark "
+            "purple and round, while the cytoplasm is lighter. Some of the cells appear "
+            "larger and irregular in shape."
+        ),
+    ),
+    (
+        (
+            "The image shows an aerial view of a winding river through a dense forest. The "
+            "river is a deep blue and contrasts with the green of the trees. There's a small "
+            "boat on the river, leaving a white trail behind it. The image was likely taken "
+            "by a drone. Overall, the image is a beautiful representation of nature's beauty,"
+            " with the river as the central focus."
+        ),
+        (
+            "sks, an aerial view of a winding river through a dense forest. The river is a "
+            "deep blue and contrasts with the green of the trees. A small boat on the river, "
+            "leaving a white trail behind it. Taken by a drone."
+        ),
+    ),
+]
+"""Answers of the usual length, for 225 tokens."""
+
+
+@pytest.mark.parametrize(("raw", "caption"), [*PARAGRAPHS, *SHORT, *MENDED])
 def test_caption_word_for_word(raw: str, caption: str) -> None:
     assert training_caption(raw, "sks", CLIP) == caption
     assert training_caption(caption, "sks", CLIP) == caption
+
+
+@pytest.mark.parametrize(("raw", "caption"), LONG_ANSWERS)
+def test_long_answers(raw: str, caption: str) -> None:
+    assert training_caption(raw, "sks", CLIP, 225) == caption
+    assert training_caption(caption, "sks", CLIP, 225) == caption
 
 
 KEPT = [
@@ -601,7 +1014,7 @@ def test_an_answer_that_was_broken_off(raw: str, finished: str) -> None:
 
 
 PIECES = st.sampled_from(
-    [raw for raw, _ in (*PARAGRAPHS, *SHORT)]
+    [raw for raw, _ in (*PARAGRAPHS, *SHORT, *MENDED)]
     + [
         "The image shows ",
         "there is a ",
@@ -683,7 +1096,13 @@ def test_any_answer_becomes_a_caption(raw: str, keyword: str, limit: int) -> Non
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.text("abcdefgh", min_size=1, max_size=9), min_size=1, max_size=120))
+@given(
+    st.lists(
+        st.text("abcdefgh", min_size=1, max_size=9).filter(lambda word: without_loops(word) == word),
+        min_size=1,
+        max_size=120,
+    )
+)
 def test_a_word_is_never_cut(words: list[str]) -> None:
     caption = training_caption(", ".join(words), "sks", CLIP, 30)
     assert {word.lower() for word in caption.replace(",", "").split()[1:]} <= {word.lower() for word in words}

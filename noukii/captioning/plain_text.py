@@ -33,6 +33,24 @@ BULLET = re.compile(r"^\s*(?:[-*+•●▪◦‣·–—]\s+|>\s+|\(?\d{1,2}[.)]
 LINK = re.compile(r"!?\[([^\[\]]*)\]\((?:https?:)[^()\s]*\)")
 EMPHASIS = re.compile(r"(?<!\*)(\*{1,3})(?=[^\s*])([^*\n]*[^\s*])\1(?!\*)")
 ARTICLE = re.compile(r"^(?:An?|The|One|Two|Three|Four|Some|Several|His|Her|Their|In|On|At|With) ")
+LABEL = re.compile(
+    r"^(?:\*\*|__)?(?:(?:Main )?Subjects?|Clothing|Attire|Outfit|Background|Foreground|Middle Ground|"
+    r"Midground|Setting|Objects?|Location|"
+    r"Appearance|Scene|People|Person|Additional Details|Other Details)(?:\*\*|__)? ?:(?:\*\*|"
+    r"__)? ?(?=[^\s*_])"
+    r"|^(?:\*\*|__)?(?:Lighting|Colou?rs?|Colou?r Palette|Pose|Posture|Expression|Facial Expression|Style|"
+    r"Composition|"
+    r"Accessories|Text|Details|Features|Position|Perspective|Environment)(?:\*\*|__)? ?:(?:\*\*|"
+    r"__)? ?(?=[^\s*_]\S*(?<![.!?]) \S+ \S)",
+    re.IGNORECASE,
+)
+"""A section's name in front of its description. Short facts keep it (`Hair: long`, `Lighting: soft`)."""
+FIRST_WORD = re.compile(r"^[A-Z][a-z]+(?=(?:\*\*)? ?:)")
+TABLE_LINE = re.compile(r"^\s*\|(.*)\|\s*$")
+TABLE_RULE = re.compile(r"^\s*\|?(?:\s*:?-{2,}:?\s*\|)+(?:\s*:?-{2,}:?\s*)?$")
+SENTENCE = re.compile(r"^[A-Z]\S*(?: \S+){3,}[.!?][*_\"'”’)]*$")
+"""A paragraph, not an item of a list: a capital, four words and more, a full stop."""
+PRONOUN = re.compile(r"^(?:He|She|It|They|The|There|His|Her|Its|Their)\b")
 SHORT_LINE = 60
 """A line of prose is broken at some width; shorter ones, each with a capital, are items of a list."""
 CLOSED = tuple(".!?…。！？؟。।,;:，；：、")
@@ -81,37 +99,84 @@ def _answer_only(text: str) -> str:
 
 def _one_line(lines: list[str]) -> str:
     """Join lines; list items and paragraphs stay apart by a comma or the full stop they have."""
-    pieces: list[tuple[str, bool, bool]] = []  # text, is a heading, starts a new item or paragraph
+    pieces: list[
+        tuple[str, bool, str]
+    ] = []  # text, is a heading, how it starts: "" (same item), item, paragraph
     fresh, last = True, ""
-    for line in lines:
+    for line in _without_tables(lines):
         if not line.strip() or FENCE.match(line) or RULE.match(line):
             fresh = True
             continue
         heading = HEADING.match(line)
-        body = heading.group(1) if heading else BULLET.sub("", line)
-        body = " ".join(body.split())
+        unmarked = heading.group(1) if heading else BULLET.sub("", line)
+        is_item = heading is None and unmarked != line and bool(BULLET.match(line))
+        body = " ".join(unmarked.split())
         if body:
-            fresh = fresh or body != " ".join(line.split()) or (len(last) < SHORT_LINE and body[0].isupper())
-            pieces.append((body, heading is not None, fresh))
+            label = None if heading else LABEL.match(body)
+            fresh = fresh or is_item or label is not None or (len(last) < SHORT_LINE and body[0].isupper())
+            body = body[label.end() :] if label else body
+            body = body[0].upper() + body[1:] if label and last.endswith((".", "!", "?")) else body
+            whole = SENTENCE.match(body) is not None and (not is_item or PRONOUN.match(body) is not None)
+            pieces.append((body, heading is not None, _start(fresh, whole)))
             last = body
         fresh = heading is not None
     if any(not heading for _, heading, _ in pieces):
         pieces = [piece for piece in pieces if not piece[1]]  # a heading names a section, not what is seen
     joined = ""
-    for body, _, fresh in pieces:
-        if joined and fresh and not joined.rstrip("*_\"'”’)").endswith(CLOSED):
+    for body, _, start in pieces:
+        closed = joined.rstrip("*_\"'”’)").endswith(CLOSED)
+        if joined and start == "paragraph" and joined.endswith(";"):
+            joined = joined[:-1] + "."
+        elif joined and start == "paragraph" and not closed:
+            joined += "."
+        elif joined and start and not closed:
             joined += ","
             body = ARTICLE.sub(lambda found: found.group(0).lower(), body)
+            body = FIRST_WORD.sub(lambda found: found.group(0).lower(), body)
         joined += f" {body}" if joined else body
     return joined
 
 
+def _start(fresh: bool, whole: bool) -> str:
+    return "" if not fresh else "paragraph" if whole else "item"
+
+
+def _without_tables(lines: list[str]) -> list[str]:
+    """Make each row of a markdown table an item, `- car, red;`; its head and its rule are left out."""
+    kept: list[str] = []
+    for at, line in enumerate(lines):
+        row = TABLE_LINE.match(line)
+        following = lines[at + 1] if at + 1 < len(lines) else ""
+        if TABLE_RULE.match(line) or (row and TABLE_RULE.match(following)):
+            continue
+        if row is None or line.count("|") < 3:
+            kept.append(line)
+            continue
+        cells = [cell.strip() for cell in row.group(1).split("|") if cell.strip(" *_")]
+        if len(cells) > 1 and LABEL.match(f"{cells[0]}: {cells[1]}"):
+            del cells[0]
+        if cells:
+            kept.append(f"- {', '.join(_item(cell) for cell in cells)};")
+    return kept
+
+
+def _item(cell: str) -> str:
+    """Return a table's cell as a part of a sentence: no full stop, `Red` in lower case."""
+    cell = cell.rstrip(". ")
+    return cell[0].lower() + cell[1:] if cell[1:2].islower() else cell
+
+
 def _without_quotes(text: str) -> str:
     """Remove quotation marks; apostrophes (o'neil, the dogs' bowl) and inches (a 12" ruler) stay."""
-    inches = text.count('"') % 2 == 1
-    kept = [
-        char
-        for at, char in enumerate(text)
-        if char not in DOUBLE_QUOTES or (char == '"' and inches and at > 0 and text[at - 1].isdigit())
-    ]
+    kept, is_open = [], False
+    for at, char in enumerate(text):
+        if char == '"':
+            before, behind = text[at - 1 : at], text[at + 1 : at + 2]
+            if before.isdigit() and not is_open:
+                kept.append(char)
+                continue
+            opens = (not before or before.isspace() or before in "([{") and behind.strip() != ""
+            is_open = opens
+        elif char not in DOUBLE_QUOTES:
+            kept.append(char)
     return SINGLE_QUOTES.sub(r"\1", "".join(kept))

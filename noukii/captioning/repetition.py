@@ -77,10 +77,22 @@ def _collapse(words: list[str], length: int) -> list[str] | None:
             if _is_cut_off_round(keys[end:], keys[start : start + length]):
                 rest = []
             first = words[start : start + length]
+            if length > 3 and rounds == 2 and rest and _ends_and_goes_on(words, start, length):
+                continue
             if rest:
                 first[-1] = words[end - 1]  # it carries the full stop that closes the loop
             return words[:start] + first + rest
     return None
+
+
+def _ends_and_goes_on(words: list[str], start: int, length: int) -> bool:
+    """Say whether a phrase ends one sentence and begins the next: `… Keep off. Keep off is written …`."""
+    stops = (".", "!", "?", "。")
+    begun = start > 0 and not words[start - 1].endswith(stops)
+    end = start + length
+    return (
+        begun and words[end - 1].endswith(stops) and not words[end + length - 1].endswith((*stops, ",", ";"))
+    )
 
 
 def _is_cut_off_round(rest: list[str], first: list[str]) -> bool:

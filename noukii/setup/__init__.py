@@ -1,0 +1,1 @@
+"""Prepares a machine: Python environments, models, upstream's trainer. The only room that uses a network."""

@@ -1,0 +1,80 @@
+"""git, run without prompts and without what the user's own repository has set, its faults in plain words."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from noukii.errors import RunError
+from noukii.names import printable
+from noukii.setup.transport import proxy_words, shown
+
+NO_GIT = "install git (sudo apt install git, or xcode-select --install), or leave kohya out with --no-kohya"
+
+
+def available() -> bool:
+    return shutil.which("git") is not None
+
+
+def run(folder: Path, *arguments: str, source: str = "") -> str:
+    """Run git in `folder` and return what it printed; `source` is the repository that a message is to name.
+
+    Raises:
+        RunError: git is missing or fails.
+    """
+    clean = {
+        key: value
+        for key, value in os.environ.items()
+        if key
+        not in (
+            "GIT_DIR",
+            "GIT_WORK_TREE",
+            "GIT_INDEX_FILE",
+            "GIT_OBJECT_DIRECTORY",
+            "GIT_CEILING_DIRECTORIES",
+        )
+    }
+    clean |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "LC_ALL": "C", "GIT_LFS_SKIP_SMUDGE": "1"}
+    quiet = ["-c", "advice.detachedHead=false", "-c", "core.autocrlf=false", "-c", "core.hooksPath=/dev/null"]
+    try:
+        done = subprocess.run(
+            ["git", *quiet, "-C", os.fspath(folder), *arguments],
+            env=clean,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except FileNotFoundError:
+        raise RunError("git", "is not installed", NO_GIT) from None
+    if done.returncode:
+        where = shown(source) if source else printable(folder)
+        raise RunError(where, *_in_words(done.stderr.strip(), arguments))
+    return done.stdout.strip()
+
+
+def _in_words(said: str, arguments: tuple[str, ...]) -> tuple[str, str]:
+    """Return the reason and the next step for what git printed."""
+    last = printable(" / ".join(said.splitlines()[-3:])) or "git failed without a word"
+    network = "check the network, or name a mirror with --kohya-source and --sd-scripts-source"
+    if re.search(r"No space left|Disk quota|File too large|[Ww]rite error|unable to write", said):
+        return f"the disk is full ({last})", "make room there"
+    if re.search(r"Could not resolve host|Temporary failure in name resolution", said):
+        return f"there is no network, or no name service ({last})", network
+    if re.search(r"Could not resolve proxy|HTTP code 407|Proxy", said):
+        return f"{proxy_words()} does not let git through ({last})", "correct https_proxy or git's http.proxy"
+    if re.search(
+        r"does not exist|not found|does not appear to be a git repository|unable to find remote", said
+    ):
+        return f"there is no such repository ({last})", "correct --kohya-source or --sd-scripts-source"
+    if re.search(r"repository corruption|bad object|missing blob", said):
+        return f"the repository there is damaged ({last})", "name another source for it"
+    if re.search(r"Failed to connect|Connection (refused|timed out)|early EOF|unexpected disconnect", said):
+        return f"the connection failed ({last})", network
+    if "would be overwritten by checkout" in said:
+        return f"holds changes of yours ({last})", "commit or move them, then run it again"
+    return f"git {arguments[0]} failed: {last}", "the words above say why"

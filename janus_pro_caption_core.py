@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import sys
 
+from noukii.early_stop import stop_quietly_until_started
+
+if __name__ == "__main__":
+    stop_quietly_until_started()  # the imports below take a moment
+
 from noukii.captioning.options import missing_folder, parse
 from noukii.command_line import run_command
 

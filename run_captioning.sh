@@ -30,7 +30,7 @@ if ! noukii_environment_ready "$here"; then
   for argument in "$@"; do
     case "$argument" in
     --) break ;;
-    -h | --help) exec "$NOUKII_BASE_PYTHON" "$core" --help ;;
+    -h | --help | --version) exec "$NOUKII_BASE_PYTHON" "$core" "$argument" ;;
     esac
   done
   "$NOUKII_BASE_PYTHON" "$core" --only-check-arguments "$@"

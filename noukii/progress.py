@@ -28,12 +28,13 @@ class Progress:
         self._title, self._total, self._unit = title, total, unit
         self._first = self._done = done
         self._start = self._said = time.monotonic()
+        self._one = unit[:-1] if unit.endswith("s") else unit
         self._bar = None
         if sys.stderr.isatty():
             from tqdm import tqdm
 
             self._bar = tqdm(
-                total=total, initial=done, desc=title, unit=unit, dynamic_ncols=True, file=sys.stderr
+                total=total, initial=done, desc=title, unit=self._one, dynamic_ncols=True, file=sys.stderr
             )
 
     def advance(self, count: int = 1, note: str = "") -> None:
@@ -49,9 +50,7 @@ class Progress:
             elapsed = max(now - self._start, 1e-9)
             rate = (self._done - self._first) / elapsed
             left = (self._total - self._done) / rate if rate else 0.0
-            speed = (
-                f"{rate:.2f} {self._unit}/s" if rate >= 1 or not rate else f"{1 / rate:.2f} s/{self._unit}"
-            )
+            speed = f"{rate:.2f} {self._unit}/s" if rate >= 1 or not rate else f"{1 / rate:.2f} s/{self._one}"
             text = f"{self._title}: {self._done}/{self._total} {self._unit}, {speed}, {duration(left)} left"
             print(f"{text}, {note}" if note else text, file=sys.stderr, flush=True)
 

@@ -11,12 +11,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 import janus_pro_caption_core
+import noukii
 from noukii.captioning.manifest import MANIFEST, STATE, Manifest, State
 from noukii.captioning.options import CaptionOptions, parse
 from noukii.captioning.survey import identity, look
@@ -24,8 +26,10 @@ from noukii.captioning.worklist import DESCRIBE, DONE, KEEP, WRITE, Worklist, ma
 from noukii.captioning.writer import Writer
 from noukii.clip_tokens import ClipTokenizer
 from noukii.command_line import run_command
+from noukii.dataset.images import UnusableImage
 from noukii.errors import InputError, RunError
 from noukii.lock import LOCK_NAME, folder_lock
+from noukii.progress import Progress
 from noukii.stop import StopSignal
 
 TOKENIZER = ClipTokenizer.bundled()
@@ -58,7 +62,7 @@ def caption(options: CaptionOptions, said: str = "") -> Worklist:
                 writer.copy_image(item)
                 text = f"A red car number {item.info.sha256[:6]} on a street. {said}"
                 writer.describe(item, text, "stop", 9, 0.0)
-        writer.write_prompt_cue()
+        writer.write_prompt_cue(writer.captions().values())
         writer.finish(work)
     return work
 
@@ -100,6 +104,7 @@ def test_bad_input_is_named_and_nothing_is_written(
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "half.png").write_bytes((source / "a.png").read_bytes()[:60])
     (tmp_path / "taken").write_text("a file")
+    (tmp_path / "dangling").symlink_to("nowhere")
     before = tree(tmp_path)
     cases = [
         ([], "no image folder"),
@@ -113,8 +118,14 @@ def test_bad_input_is_named_and_nothing_is_written(
         ([source, "kw", "more"], "more"),
         ([source, "kw", "--keyword", "other"], "twice"),
         ([source, "kw", "--repeats", "0"], "--repeats 0"),
-        ([source, "kw", "--repeats", "x"], "x"),
-        ([source, "kw", "--repeats", "2", "--output", "o"], "--output"),
+        ([source, "kw", "--repeats", "2.5"], "--repeats 2.5: is not a whole number"),
+        (
+            [source, "kw", "--repeats", "2", "--output", "o"],
+            "image_datasets/2_kw, and --output names another",
+        ),
+        ([source, "kw", "--temperature", "hot"], "--temperature hot: is not a number"),
+        ([source, "kw", "--seed"], "--seed: needs a value"),
+        ([source, "kw", "--overwrite=yes"], "--overwrite: takes no value"),
         ([source, "kw", "--batch-size", "0"], "--batch-size 0"),
         ([source, "kw", "--temperature", "-1"], "--temperature -1"),
         ([source, "kw", "--temperature", "nan"], "--temperature nan"),
@@ -122,10 +133,13 @@ def test_bad_input_is_named_and_nothing_is_written(
         ([source, "kw", "--top-p", "1.5"], "--top-p 1.5"),
         ([source, "kw", "--seed", "-3"], "--seed -3"),
         ([source, "kw", "--max-new-tokens", "0"], "--max-new-tokens 0"),
-        ([source, "kw", "--max-caption-tokens", "76"], "76"),
+        ([source, "kw", "--max-caption-tokens", "76"], "choose from 75, 150, 225"),
         ([source, "kw", "--prompt", " "], "--prompt"),
         ([source, "kw", "--device", "tpu"], "--device tpu"),
-        ([source, "kw", "--dtype", "int8"], "int8"),
+        ([source, "kw", "--dtype", "int8"], "--dtype int8: is not possible"),
+        ([source, "kw", "--prompt", "\udcff"], "not UTF-8"),
+        ([source, "kw", "--output", tmp_path / "dangling"], "is a link to nowhere, which is not there"),
+        ([source, "kw", "--output", "/proc/foo"], "/proc/foo: cannot be written"),
         ([source, "kw", "--model", tmp_path / "no model"], "no model"),
         ([source, "kw", "--output", tmp_path / "taken"], "taken"),
         ([source, "kw", "--output", ""], "--output"),
@@ -551,3 +565,119 @@ def test_a_write_that_fails_names_the_file_and_keeps_everything_older(source: Pa
     assert after[MANIFEST].startswith(before[MANIFEST])
     caption(options(source))
     assert (output / "d.txt").exists() and len((output / MANIFEST).read_text().splitlines()) == 4
+
+
+# --- while it runs -----------------------------------------------------------------------------------
+
+
+def begun(wishes: CaptionOptions) -> tuple[Worklist, Writer]:
+    """A run up to the moment when the model has its first answer."""
+    with StopSignal() as stop:
+        found = look(wishes, stop)
+    wishes.output.mkdir(exist_ok=True)
+    manifest, state = Manifest.read(wishes.output), State.read(wishes.output)
+    work = make_worklist(wishes, found.infos, manifest, state, identity(wishes.folder))
+    return work, Writer(wishes, manifest, state, identity(wishes.folder), TOKENIZER)
+
+
+def test_pictures_that_come_into_the_output_while_it_runs_are_the_users(source: Path, tmp_path: Path) -> None:
+    work, writer = begun(options(source))
+    writer.begin(work)
+    output = tmp_path / "tomcat"
+    theirs = picture(output / "a.png", 200).read_bytes()
+    with pytest.raises(UnusableImage, match=r"holds another file named a\.png"):
+        writer.copy_image(work.items[0])
+    writer.copy_image(work.items[1])
+    edited = picture(output / "b.png", 201).read_bytes()
+    writer.copy_image(work.items[2])
+    writer.abandon(work.items)
+    assert tree(output).keys() == {"a.png", "b.png", STATE}
+    assert (output / "a.png").read_bytes() == theirs and (output / "b.png").read_bytes() == edited
+
+
+def test_a_copy_edited_while_its_source_is_captioned_again_is_kept(source: Path, tmp_path: Path) -> None:
+    caption(options(source))
+    picture(source / "a.png", 70)
+    work, writer = begun(options(source))
+    writer.begin(work)
+    edited = picture(tmp_path / "tomcat" / "a.png", 71).read_bytes()
+    item = work.items[0]
+    assert item.task == DESCRIBE and item.write_copy
+    writer.copy_image(item)
+    writer.describe(item, "A dog.", "stop", 2, 0.0)
+    writer.finish(work)
+    picture(source / "a.png", 72)
+    caption(options(source))  # and is still known as the user's by the next runs
+    assert writer.was_kept(item) and (tmp_path / "tomcat" / "a.png").read_bytes() == edited
+
+
+def test_an_emptied_caption_is_written_again_as_a_deleted_one_is(source: Path, tmp_path: Path) -> None:
+    caption(options(source))
+    path = tmp_path / "tomcat" / "a.txt"
+    whole = path.read_bytes()
+    path.write_text(" \n")
+    work = caption(options(source))
+    assert tasks(work)["a.png"] == WRITE and "was empty" in work.items[0].notes[0]
+    assert path.read_bytes() == whole
+
+
+def test_lines_without_a_fingerprint_go_by_the_models_name(source: Path, tmp_path: Path) -> None:
+    wishes = replace(options(source), model_id="1" * 16)
+    caption(wishes)
+    log = tmp_path / "tomcat" / MANIFEST
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {line["model_id"] for line in lines} == {"1" * 16}
+    for other, task in (("2" * 16, DESCRIBE), (None, WRITE)):
+        (tmp_path / "tomcat" / "a.txt").unlink(missing_ok=True)
+        assert tasks(begun(replace(wishes, model_id=other))[0])["a.png"] == task
+    log.write_text(
+        "".join(json.dumps({k: v for k, v in line.items() if k != "model_id"}) + "\n" for line in lines)
+    )
+    assert tasks(begun(replace(wishes, model_id="2" * 16))[0])["a.png"] == WRITE
+
+
+# --- streams and signals -----------------------------------------------------------------------------
+
+COMMANDS = [  # the trainer says a line, see test_stopping.py
+    "janus_pro_caption_core.py",
+    "generate_config.py",
+    "noukii/driver/__main__.py",
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_ctrl_c_during_the_imports_ends_quietly(command: str, tmp_path: Path) -> None:
+    """The signal comes when the module of our command line is about to be imported."""
+    root = Path(janus_pro_caption_core.__file__).parent
+    program = f"""
+import builtins, os, runpy, signal, sys
+real = builtins.__import__
+def at_the_moment(name, *rest):
+    if name in ("noukii.command_line", "noukii.captioning.options"):
+        os.kill(os.getpid(), signal.SIGINT)
+    return real(name, *rest)
+builtins.__import__ = at_the_moment
+sys.path.insert(0, {str(root)!r})
+sys.argv = [{command!r}]
+runpy.run_path(os.path.join({str(root)!r}, {command!r}), run_name="__main__")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(janus_pro_caption_core.main, ["--version"]) == 0
+    assert capsys.readouterr().out == f"noukii {noukii.__version__}\n"
+
+
+def test_a_slow_rate_is_per_one_thing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("noukii.progress.time.monotonic", lambda: now[0])
+    with Progress("captioning", 4, "images") as progress:
+        now[0] = 20.0
+        progress.advance(2)
+    assert capsys.readouterr().err == "captioning: 2/4 images, 10.00 s/image, 20 s left\n"

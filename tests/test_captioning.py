@@ -17,7 +17,7 @@ from PIL import Image
 from tiny_janus import make_tiny_janus
 
 import janus_pro_caption_core
-from noukii.captioning.manifest import MANIFEST
+from noukii.captioning.manifest import MANIFEST, STATE
 from noukii.command_line import run_command
 
 CORE = Path(janus_pro_caption_core.__file__)
@@ -42,7 +42,9 @@ def entries(folder: Path) -> list[dict[str, object]]:
 def result(folder: Path) -> dict[str, object]:
     """What a run leaves, but for the seconds it took (in the manifest, and so in the review)."""
     files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "review.html"}
-    return {**files, MANIFEST: entries(folder)}
+    state = json.loads(files[STATE])
+    assert len(state["own"].pop("review.html")) == 1
+    return {**files, STATE: state, MANIFEST: entries(folder)}
 
 
 def test_the_references_texts_with_any_batch_size(
@@ -288,3 +290,161 @@ def test_missing_gpu_is_said_in_plain_words(
     assert "--device cpu" in capsys.readouterr().err
     assert core(*wishes, "--max-new-tokens", "4096", "--prompt", "why " * 9000) == 2
     assert "the model takes" in capsys.readouterr().err and not (tmp_path / "o").exists()
+
+
+def images_of(count: int, folder: Path) -> Path:
+    folder.mkdir()
+    for number in range(count):
+        Image.new("RGB", (80, 72), (number * 40, 90, 200 - number)).save(folder / f"{number}.png")
+    return folder
+
+
+QUICK = ["--max-new-tokens", "8", "--dtype", "float32"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_the_user_writes_while_it_runs_is_kept(
+    overwrite: bool,
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The moment is when the model has answered: later than any look at the folder, bar the last."""
+    from noukii.captioning import describe
+
+    source, out = images_of(3, tmp_path / "in"), tmp_path / "kw"
+    wishes = [source, "kw", "--model", model, *QUICK]
+    if overwrite:
+        assert core(*wishes) == 0
+        wishes += ["--overwrite", "--seed", "7"]
+    real, other = describe.describe, out / ("1.txt" if overwrite else "1.png.txt")
+
+    def with_an_edit(*arguments, **named):
+        answers = real(*arguments, **named)
+        (out / "0.txt").write_text("kw, WRITTEN MEANWHILE")
+        other.write_text("kw, SO WAS THIS")
+        return answers
+
+    monkeypatch.setattr(describe, "describe", with_an_edit)
+    assert core(*wishes) == 0
+    said = capsys.readouterr().out
+    assert (out / "0.txt").read_text() == "kw, WRITTEN MEANWHILE"
+    assert other.read_text() == "kw, SO WAS THIS"
+    assert "0.png: its caption was written while this ran, and is kept" in said
+    assert "1 caption made, 2 written or edited by hand and kept" in said
+    assert [entry["finish_reason"] == "hand" for entry in entries(out)] == [True, True, False]
+    monkeypatch.undo()
+    assert core(*wishes) == 0
+    assert (out / "0.txt").read_text() == "kw, WRITTEN MEANWHILE"
+
+
+def test_a_page_and_a_log_of_the_users_are_kept(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = images_of(1, tmp_path / "in"), tmp_path / "kw"
+    for number in range(25):
+        (source / f"bad{number}.png").write_text("no picture")
+    out.mkdir()
+    (out / "review.html").write_text("my page")
+    (out / "noukii-skipped.log").write_text("my log")
+    wishes = [source, "kw", "--model", model, *QUICK]
+    assert core(*wishes) == 0
+    said = capsys.readouterr().out
+    assert "review.html is not as this command writes it and is kept" in said and "look them over" not in said
+    ours = out / "noukii-skipped-2.log"
+    assert str(ours) in said and len(ours.read_text().splitlines()) == 25
+    for path in source.glob("bad*"):
+        path.unlink()
+    (out / "review.html").unlink()
+    for _ in range(2):  # ours is made, and made again
+        assert core(*wishes) == 0
+        assert (out / "review.html").stat().st_size > 1000 and not ours.exists()
+        assert "look them over" in capsys.readouterr().out
+    assert (out / "noukii-skipped.log").read_text() == "my log"
+    (out / "review.html").write_text("edited")
+    assert core(*wishes) == 0 and (out / "review.html").read_text() == "edited"
+
+
+def test_another_model_of_the_same_name_is_asked_again(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = images_of(2, tmp_path / "in"), tmp_path / "kw"
+    first = tmp_path / "a" / "Janus"
+    shutil.copytree(model, first)
+    other = make_tiny_janus(tmp_path / "b" / "Janus", seed=5)
+    assert core(source, "kw", "--model", first, *QUICK) == 0
+    one = entries(out)
+    (out / "0.txt").unlink()
+    capsys.readouterr()
+    assert core(source, "kw", "--model", other, *QUICK) == 0
+    said = capsys.readouterr().out
+    assert "1 caption made, 1 were there" in said and "1 of them were made with other settings" in said
+    two = entries(out)
+    assert two[0]["model"] == one[0]["model"] == "Janus" and two[0]["raw"] != one[0]["raw"]
+    assert two[0]["model_id"] != one[0]["model_id"] and two[1] == one[1]
+    moved = tmp_path / "c" / "Janus"
+    shutil.copytree(other, moved)
+    (out / "0.txt").unlink()
+    assert core(source, "kw", "--model", moved, *QUICK) == 0
+    assert "the same settings give the same text" in capsys.readouterr().out and entries(out) == two
+
+
+def test_the_question_is_checked_before_the_model_is_loaded(
+    photos: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for layout in ("original", "converted"):
+        folder = make_tiny_janus(tmp_path / layout, layout=layout)
+        wishes = [photos, "kw", "--model", folder, "--output", tmp_path / "o", "--dry-run"]
+        for extra, words in (
+            (["--prompt", "<|User|> hi"], "<|User|>, which is a signal"),
+            (["--prompt", "caf\udce9"], "not UTF-8"),
+            (["--prompt", "why " * 9000], "the model takes 16384"),
+            (["--device", "cpu", "--dtype", "float16"], "float16: is for GPUs"),
+        ):
+            assert core(*wishes, *extra) == 2
+            said = capsys.readouterr()
+            assert words in said.err and "loading" not in said.out
+
+
+def test_pictures_that_training_will_skip_are_named_by_its_own_rule(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = images_of(1, tmp_path / "in")
+    Image.new("RGB", (8000, 100)).save(source / "ribbon.png")
+    assert core(source, "kw", "--model", model, "--dry-run") == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "skip them" in line)
+    assert "ribbon.png (8000x100)" in line and "0.png" not in line
+
+
+def test_captions_of_another_trigger_are_named(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = images_of(2, tmp_path / "in"), tmp_path / "out"
+    wishes = ["--model", model, *QUICK, "--output", out]
+    assert core(source, "tomcat", *wishes) == 0
+    assert "begin with" not in capsys.readouterr().out
+    assert core(source, "tom", *wishes) == 0
+    assert "2 captions do not begin with tom (--overwrite" in capsys.readouterr().out
+    assert core(source, "tom", *wishes, "--overwrite") == 0
+    assert "begin with" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("target", ["closed pipe", "full disk", "closed"])
+def test_captioning_goes_on_where_nobody_reads_its_output(target: str, model: Path, tmp_path: Path) -> None:
+    source, out = images_of(2, tmp_path / "in"), tmp_path / "kw"
+    shell = {"closed pipe": '"$@" | true; exit ${PIPESTATUS[0]}', "full disk": '"$@" > /dev/full'}
+    program = [sys.executable, CORE, source, "kw", "--model", model, *QUICK]
+    done = subprocess.run(
+        ["bash", "-c", shell.get(target, '"$@" >&- 2>&-'), "bash", *map(os.fspath, program)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert len(list(out.glob("[01].txt"))) == 2 and (out / "review.html").exists()
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+    if target == "full disk":
+        assert done.returncode == 1 and "/dev/full): could not be written: No space" in done.stderr
+    else:
+        assert done.returncode == 0

@@ -107,6 +107,44 @@ def test_whole_folder_is_taken_without_torch(original: Path) -> None:
             "preprocessor_config.json",
             "zero",
         ),
+        *[
+            (lambda f, name=name: (f / name).write_text("[" * 200_000), name, words)
+            for name, words in (
+                ("config.json", "not JSON"),
+                ("preprocessor_config.json", "not JSON"),
+                ("tokenizer_config.json", "not JSON"),
+                ("special_tokens_map.json", "not JSON"),
+                ("tokenizer.json", "not a tokenizer"),
+            )
+        ],
+        *[
+            (lambda f, bad=bad: edit_json(f / "tokenizer_config.json", **bad), "tokenizer_config.json", words)
+            for bad, words in (
+                ({"added_tokens_decoder": [1]}, "added_tokens_decoder is [1]"),
+                ({"additional_special_tokens": 7}, "additional_special_tokens is 7"),
+                ({"bos_token": 5}, "bos_token is 5; a token"),
+                ({"eos_token": {"content": []}}, "eos_token is"),
+            )
+        ],
+        *[
+            (lambda f, bad=bad: edit_json(f / "config.json", **bad), "config.json", words)
+            for bad, words in (
+                ({"language_config": "llama"}, 'language_config is "llama"; an object'),
+                ({"vision_config": [1]}, "vision_config is [1]; an object"),
+                ({"vision_config": {"params": 3}}, "params is 3; an object"),
+                ({"language_config": {"rope_scaling": "linear"}}, 'rope_scaling is "linear"; an object'),
+                ({"language_config": {"max_position_embeddings": -5}}, "max_position_embeddings is -5"),
+                ({"language_config": {"num_attention_heads": 4.5}}, "num_attention_heads is 4.5"),
+                ({"language_config": {"rms_norm_eps": "small"}}, 'rms_norm_eps is "small"; a number'),
+                ({"language_config": {"model_type": "gpt2"}}, "of type gpt2"),
+                ({"model_type": ["janus"]}, "not Janus-Pro"),
+            )
+        ],
+        (
+            lambda f: edit_json(f / "preprocessor_config.json", min_size="x"),
+            "preprocessor_config.json",
+            'min_size is "x"; a whole number',
+        ),
     ],
 )
 def test_damage_is_named_with_a_next_step(
@@ -117,7 +155,7 @@ def test_damage_is_named_with_a_next_step(
     assert Path(error.where).name == where
     assert words in error.reason
     assert error.exit_code == 2
-    assert "./setup.sh" in error.next_step
+    assert "setup.sh" in error.next_step
 
 
 def test_a_file_in_place_of_the_folder(original: Path) -> None:
@@ -390,6 +428,38 @@ def test_weights_that_do_not_fill_the_model(
         load(broken)
     for word in words:
         assert word in str(caught.value)
+    assert caught.value.where.endswith("pytorch_model.bin" if words[0] != "torch.int64" else "model")
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"hidden_act": "sillu"}, "sillu"),
+        ({"rope_scaling": {"rope_type": "spiral"}}, "config.json"),
+        ({"num_attention_heads": 3}, "cannot be 3 attention heads"),
+    ],
+)
+def test_a_config_that_no_model_can_be_built_from(
+    broken: Path, setting: dict[str, object], words: str
+) -> None:
+    language = {**original_config()["language_config"], **setting}
+    edit_json(broken / "config.json", language_config=language)
+    with pytest.raises(InputError) as caught:
+        load(broken)
+    assert caught.value.where.endswith("config.json") and words in str(caught.value)
+    assert "object has no" not in str(caught.value) and "Error" not in str(caught.value)
+
+
+def test_torchs_remark_on_a_pickles_protocol_stays_inside(
+    broken: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    import torch
+
+    path = broken / "pytorch_model.bin"
+    torch.save(torch.load(path, weights_only=True), path, pickle_protocol=4)
+    with pytest.raises(InputError, match="an unusual kind of pickle"):
+        load(broken)
+    assert [str(warning.message) for warning in recwarn if "pickle" in str(warning.message)] == []
 
 
 class Evil:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from noukii.captioning.describe import RawCaption
     from noukii.captioning.janus import Janus
+    from noukii.captioning.janus_tokenizer import JanusTokenizer
 
 Prepare = Callable[[Sequence[Item]], "Image"]
 
@@ -118,8 +119,15 @@ def check_length(janus: Janus, options: CaptionOptions) -> None:
     Raises:
         InputError: with the greatest --max-new-tokens that would do.
     """
-    prompt = len(janus.tokenizer.prompt_ids(options.prompt, janus.image_tokens))
     limit = janus.model.config.text_config.max_position_embeddings
+    check_question_fits(options, janus.tokenizer, janus.image_tokens, limit)
+
+
+def check_question_fits(
+    options: CaptionOptions, tokenizer: JanusTokenizer, image_tokens: int, limit: int
+) -> None:
+    """The same from what a model's folder says; `limit` in tokens. Raises InputError."""
+    prompt = len(tokenizer.prompt_ids(options.prompt, image_tokens))
     if prompt + options.max_new_tokens > limit:
         reason = (
             f"image, question and answer would be {prompt + options.max_new_tokens} tokens; the model takes"

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from noukii import files
 from noukii.captioning import summary
 from noukii.captioning.janus_files import JanusFiles, check_model
-from noukii.captioning.manifest import Entry, Manifest, State
+from noukii.captioning.manifest import HAND, Entry, Manifest, State
+from noukii.captioning.model_id import model_id
 from noukii.captioning.options import PROGRAM, CaptionOptions
 from noukii.captioning.summary import Tally
 from noukii.captioning.survey import Found, check, check_keyword_length, compare, identity, look
@@ -23,6 +24,7 @@ from noukii.captioning.worklist import (
     DESCRIBE,
     DONE,
     KEEP,
+    WRITE,
     Item,
     Worklist,
     caption_settings,
@@ -53,6 +55,7 @@ def caption_folder(options: CaptionOptions) -> int:
         Interrupted: the user stopped the run; what was done is kept.
     """
     with StopSignal("stopping: finished captions are saved; press Ctrl-C again to stop at once") as stop:
+        options = replace(options, model_id=model_id(options.model))
         found = look(options, stop)
         tokenizer = ClipTokenizer.bundled()
         check_keyword_length(options, tokenizer)
@@ -139,18 +142,22 @@ def _write_known(
             return
         if item.source in pending:
             try:
-                writer.without_model(item, work.answers.get(item.info.sha256))
+                entry = writer.without_model(item, work.answers.get(item.info.sha256))
             except UnusableImage as error:
                 tally.skipped.append(Skipped(item.info.path, str(error)))
                 continue
+            _note_users_work(writer, item, entry, tally)
         if item.task == KEEP:
             tally.by_hand.append(item.file)
             if tokenizer.count(item.hand_text) > options.max_caption_tokens:
                 tally.over_limit.append(item.file)
+        elif item.source in pending and item.task != DONE and entry.finish_reason == HAND:
+            tally.by_hand.append(item.file)
         elif item.source in pending and item.task == DESCRIBE:
             tally.made += 1
         elif item.source in pending:
             tally.restored += 1
+            tally.rewritten += item.task == WRITE
 
 
 def _write_new(
@@ -192,12 +199,24 @@ def _write_new(
                 entry = writer.describe(
                     item, answer.text, answer.finish_reason, answer.tokens, described.seconds
                 )
+                _note_users_work(writer, item, entry, tally)
                 _count(options, entry, tally)
             progress.advance(len(described.items))
 
 
+def _note_users_work(writer: Writer, item: Item, entry: Entry, tally: Tally) -> None:
+    """Say what the user did to an image of the output folder while the run went on."""
+    if item.task != KEEP and item.task != DONE and entry.finish_reason == HAND:
+        tally.notes.append(f"{printable(entry.file)}: its caption was written while this ran, and is kept")
+    if writer.was_kept(item):
+        tally.notes.append(f"{printable(entry.file)}: the image was edited while this ran, and is kept")
+
+
 def _count(options: CaptionOptions, entry: Entry, tally: Tally) -> None:
     """Add a new caption, and what is odd about it, to the summary."""
+    if entry.finish_reason == HAND:
+        tally.by_hand.append(entry.file)
+        return
     tally.made += 1
     if entry.clip_tokens > options.max_caption_tokens:
         tally.over_limit.append(entry.file)
@@ -215,22 +234,32 @@ def _finish(
     tally: Tally,
 ) -> None:
     """Write what belongs to the whole folder, and the summary."""
-    from noukii.report.review import write_review
+    from noukii.report.review import PAGE, write_review
 
-    tally.concepts, kept = writer.write_prompt_cue()
+    captions = writer.captions()
+    tally.concepts, kept = writer.write_prompt_cue(captions.values())
     if kept:
         tally.notes.append(
             f"prompt_cue-{options.keyword}.txt was edited and is kept; delete it for a new one"
         )
+    if not options.raw_captions:
+        tally.without_keyword = [
+            name for name, text in captions.items() if not summary.begins_with(text, options.keyword)
+        ]
     writer.finish(work)
-    log = options.output / summary.SKIPPED_LOG
+    lines = []
     if len(tally.skipped) > summary.NAMED:
         lines = summary.skipped_lines(tally.skipped, options.folder, len(tally.skipped))
-        files.write_text(log, "".join(f"{line.strip()}\n" for line in lines))
+    tally.log = writer.write_log(summary.SKIPPED_LOG, [line.strip() for line in lines])
+    if writer.own.is_free(PAGE):
+        with writer.own.writing(PAGE):
+            write_review(
+                options.output,
+                [(os.path.relpath(entry.path, options.folder), entry.reason) for entry in tally.skipped],
+            )
+        tally.page = PAGE
     else:
-        log.unlink(missing_ok=True)
-    write_review(
-        options.output,
-        [(os.path.relpath(entry.path, options.folder), entry.reason) for entry in tally.skipped],
-    )
+        tally.notes.append(
+            f"{PAGE} is not as this command writes it and is kept; move it away to get the page"
+        )
     print("\n".join(["", *summary.end_lines(tally, options, found.litter)]), flush=True)

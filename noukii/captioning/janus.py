@@ -8,6 +8,7 @@ model folder runs: pickles are read with `weights_only=True`, everything else is
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 from noukii import hardware
 from noukii.captioning.janus_files import NEXT_STEP, JanusFiles, check_model
 from noukii.captioning.janus_tokenizer import JanusTokenizer
-from noukii.captioning.janus_weights import target_shape, targets, text_settings, vision_settings
+from noukii.captioning.janus_weights import (
+    ContradictedConfig,
+    UnusableWeights,
+    target_shape,
+    targets,
+    text_settings,
+    vision_settings,
+)
 from noukii.captioning.out_of_memory import is_out_of_memory
 from noukii.captioning.preprocess import PixelRule
 from noukii.errors import InputError
@@ -120,15 +128,16 @@ def load(files: JanusFiles, device: str, dtype: torch.dtype) -> Janus:
     understanding half, hold one that nobody knows, or do not fit into memory.
     """
     prepare_libraries()
-    tokenizer = JanusTokenizer.from_folder(files.folder)
+    tokenizer = files.tokenizer
     with _memory_in_plain_words(files, device):
         shapes = _shapes(files)
-        config = _config(files, shapes)
-        config.image_token_id = tokenizer.image_id
+        with _config_in_plain_words(files):
+            config = _config(files, shapes)
+            config.image_token_id = tokenizer.image_id
+            model = _build_without_memory(config)
         if tokenizer.highest_id >= config.text_config.vocab_size:
             reason = f"has ids beyond the model's vocabulary of {config.text_config.vocab_size}"
             raise InputError(files.folder / "tokenizer.json", reason, NEXT_STEP)
-        model = _build_without_memory(config)
         _check_tensors(files, shapes, {name: tuple(t.shape) for name, t in model.state_dict().items()})
         _fill(model, files, device, dtype)
     return Janus(model, tokenizer, files.pixels, device, dtype, files.name)
@@ -147,28 +156,50 @@ def _shapes(files: JanusFiles) -> dict[str, tuple[int, ...]]:
 
 
 def _config(files: JanusFiles, shapes: dict[str, tuple[int, ...]]) -> JanusConfig:
-    from huggingface_hub.errors import StrictDataclassError
     from transformers import JanusConfig
 
+    if files.layout == "original":
+        text = {"model_type": "llama", **text_settings(files.config, shapes)}
+        vision = vision_settings(files.config, shapes, files.pixels.image_size)
+    else:
+        text = dict(files.config.get("text_config") or {})
+        vision = dict(files.config.get("vision_config") or {})
+    for settings in (text, vision):
+        for key in ("torch_dtype", "dtype", "_attn_implementation", "_attn_implementation_internal"):
+            settings.pop(key, None)  # ours to decide; an old config may ask for flash-attn
+    # JanusConfig ties lm_head to the embeddings by default; in Janus they are two matrices.
+    config = JanusConfig(text_config=text, vision_config=vision, tie_word_embeddings=False)
+    config.text_config.tie_word_embeddings = False
+    return config
+
+
+@contextmanager
+def _config_in_plain_words(files: JanusFiles) -> Iterator[None]:
+    """Blame config.json or the weights, whichever it is, for a model that cannot be built."""
     path = files.folder / "config.json"
     try:
-        if files.layout == "original":
-            text = {"model_type": "llama", **text_settings(files.config, shapes)}
-            vision = vision_settings(files.config, shapes, files.pixels.image_size)
+        yield
+    except UnusableWeights as error:
+        raise InputError(_weights_place(files), printable(str(error)), NEXT_STEP) from None
+    except ContradictedConfig as error:
+        raise InputError(path, printable(str(error)), NEXT_STEP) from None
+    except (MemoryError, InputError):
+        raise
+    except Exception as error:  # transformers raises anything at all for a value it does not expect
+        if is_out_of_memory(error):
+            raise
+        named = re.search(r"field '(\w{1,60})'", str(error))
+        if named:
+            reason = f"gives {named[1]} a value that no Janus can have"
+        elif isinstance(error, KeyError):
+            reason = f"names {printable(str(error))[:60]}, which transformers does not know"
         else:
-            text = dict(files.config.get("text_config") or {})
-            vision = dict(files.config.get("vision_config") or {})
-            if text.get("model_type", "llama") != "llama":
-                raise ValueError(f"names a language model of type {text['model_type']}, not llama")
-        for settings in (text, vision):
-            for key in ("torch_dtype", "dtype", "_attn_implementation", "_attn_implementation_internal"):
-                settings.pop(key, None)  # ours to decide; an old config may ask for flash-attn
-        # JanusConfig ties lm_head to the embeddings by default; in Janus they are two matrices.
-        config = JanusConfig(text_config=text, vision_config=vision, tie_word_embeddings=False)
-        config.text_config.tie_word_embeddings = False
-    except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(path, printable(str(error).strip().splitlines()[0]), NEXT_STEP) from None
-    return config
+            reason = "describes a model that cannot be built; a value in it is wrong or missing"
+        raise InputError(path, reason, NEXT_STEP) from None
+
+
+def _weights_place(files: JanusFiles) -> Path:
+    return files.weights[0] if len(files.weights) == 1 else files.folder
 
 
 def _build_without_memory(config: JanusConfig) -> JanusForConditionalGeneration:
@@ -224,7 +255,11 @@ def _tensors(files: JanusFiles) -> Iterator[tuple[str, torch.Tensor]]:
                 continue
             with open(path, "rb") as stream:
                 zipped = stream.read(2) == b"PK"  # only the newer, zipped format can be mapped
-            entries = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore"
+                )  # torch remarks on the pickle's protocol, which is no one's fault
+                entries = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
         if not isinstance(entries, dict) or not all(isinstance(t, torch.Tensor) for t in entries.values()):
             raise InputError(path, "does not hold a plain table of named tensors", NEXT_STEP)
         yield from entries.items()
@@ -239,7 +274,10 @@ def _weights_in_plain_words(path: Path) -> Iterator[None]:
     try:
         yield
     except pickle.UnpicklingError:
-        reason = "holds something other than tensors (a pickle can carry code); nothing of it was run"
+        reason = (
+            "holds something other than plain tensors, or an unusual kind of pickle (which can carry code); "
+            "nothing of it was run"
+        )
         raise InputError(path, reason, f"do not use this file; {NEXT_STEP}") from None
     except (SafetensorError, RuntimeError, EOFError, ValueError, KeyError, AttributeError) as error:
         if "memory" in str(error).lower():
@@ -268,7 +306,7 @@ def _check_tensors(
 
     A missing tensor would stay random and the captions be nonsense, without any other sign.
     """
-    where = files.weights[0] if len(files.weights) == 1 else files.folder
+    where = _weights_place(files)
     for names, word in (
         (sorted(wanted.keys() - found.keys()), "lacks"),
         (sorted(found.keys() - wanted.keys()), "holds unknown"),

@@ -7,7 +7,6 @@ says `model_type: janus` and holds safetensors with transformers' names. Either 
 
 from __future__ import annotations
 
-import json
 import shlex
 import zipfile
 from collections.abc import Mapping
@@ -15,13 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from noukii.captioning.janus_config import check_config, image_token_count, layout_of, longest_text, pixels_of
+from noukii.captioning.janus_json import NEXT_STEP, parse_object, read_object, refuse_pointer
 from noukii.captioning.janus_tokenizer import JanusTokenizer
-from noukii.captioning.preprocess import PixelRule, pixel_rule
+from noukii.captioning.preprocess import PixelRule
 from noukii.errors import InputError
 from noukii.names import name_problem, printable
 
-NEXT_STEP = "./setup.sh fetches Janus-Pro-1B (4.2 GB); or name another folder with --model"
-LAYOUTS = {"multi_modality": "original", "janus": "converted"}
+__all__ = ["NEXT_STEP", "JanusFiles", "check_model", "weight_files"]
+
 WEIGHT_NAMES = ("model.safetensors", "pytorch_model.bin")
 MAX_HEADER_BYTES = 100_000_000
 """The safetensors library refuses longer headers too."""
@@ -35,7 +36,12 @@ class JanusFiles:
     layout: str
     weights: tuple[Path, ...]
     pixels: PixelRule
+    longest_text: int
+    """Tokens that question, picture and answer may be together."""
+    image_tokens: int
+    """Tokens that a picture takes in the prompt; 0 where only the weights tell."""
     config: Mapping[str, Any] = field(repr=False, compare=False)
+    tokenizer: JanusTokenizer = field(repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -55,13 +61,25 @@ def check_model(folder: Path) -> JanusFiles:
     """
     folder = Path(folder).expanduser()
     _check_folder(folder)
-    config = _read_json(folder / "config.json")
-    layout = _layout(folder / "config.json", config)
-    weights = _weight_files(folder)
-    for path in weights:
-        _check_weight_file(path)
-    JanusTokenizer.from_folder(folder)
-    return JanusFiles(folder, layout, weights, _pixels(folder, config, layout), config)
+    path = folder / "config.json"
+    config = read_object(path)
+    layout = layout_of(path, config)
+    check_config(path, config, layout)
+    weights = weight_files(folder)
+    for weight_file in weights:
+        _check_weight_file(weight_file)
+    tokenizer = JanusTokenizer.from_folder(folder)
+    pixels = pixels_of(folder, config, layout)
+    return JanusFiles(
+        folder,
+        layout,
+        weights,
+        pixels,
+        longest_text(path, config, layout),
+        image_token_count(path, config, layout, pixels.image_size),
+        config,
+        tokenizer,
+    )
 
 
 def _check_folder(folder: Path) -> None:
@@ -85,17 +103,8 @@ def _check_folder(folder: Path) -> None:
         raise InputError(folder / "config.json", "is missing, so this is not a model folder", NEXT_STEP)
 
 
-def _layout(path: Path, config: Mapping[str, Any]) -> str:
-    kind = config.get("model_type")
-    if kind not in LAYOUTS:
-        said = f"describes a model of type {printable(str(kind))}" if kind else "names no model_type"
-        raise InputError(path, f"{said}, not Janus-Pro (multi_modality or janus)", NEXT_STEP)
-    if config.get("quantization_config"):
-        raise InputError(path, "describes quantised weights; noukii reads the plain ones", NEXT_STEP)
-    return LAYOUTS[kind]
-
-
-def _weight_files(folder: Path) -> tuple[Path, ...]:
+def weight_files(folder: Path) -> tuple[Path, ...]:
+    """Return the files that hold the weights, in order. Raises InputError if there are none."""
     for name in WEIGHT_NAMES:
         if (folder / name).is_file():
             return (folder / name,)
@@ -109,7 +118,7 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
 
 
 def _shards(index: Path) -> tuple[Path, ...]:
-    weight_map = _read_json(index).get("weight_map")
+    weight_map = read_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise InputError(index, "lists no weight files (no weight_map)", NEXT_STEP)
     names = sorted({str(name) for name in weight_map.values()})
@@ -132,7 +141,7 @@ def _check_weight_file(path: Path) -> None:
             start = stream.read(128)
     except OSError as error:
         raise InputError(path, f"cannot be read ({error.strerror})", "check the file's permissions") from None
-    _refuse_pointer(path, start)
+    refuse_pointer(path, start)
     if not start:
         raise InputError(path, "is empty", f"remove it and fetch it again: {NEXT_STEP}")
     if path.suffix == ".safetensors":
@@ -141,12 +150,6 @@ def _check_weight_file(path: Path) -> None:
         _check_torch_zip(path)
     elif start[:1] != b"\x80":  # an old torch file is a bare pickle, which starts so
         raise InputError(path, "is not a torch file", NEXT_STEP)
-
-
-def _refuse_pointer(path: Path, start: bytes) -> None:
-    if start.startswith(b"version https://git-lfs"):
-        reason = "is a Git-LFS pointer: a note of a few bytes that stands for the real file"
-        raise InputError(path, reason, f"run `git lfs pull` in that folder, or: {NEXT_STEP}")
 
 
 def _check_safetensors(path: Path) -> None:
@@ -158,7 +161,7 @@ def _check_safetensors(path: Path) -> None:
             raise InputError(path, reason, NEXT_STEP)
         text = stream.read(length)
     try:
-        header = json.loads(text)
+        header = parse_object(path, text)
         wanted = (
             8
             + length
@@ -167,7 +170,7 @@ def _check_safetensors(path: Path) -> None:
                 default=0,
             )
         )
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+    except (InputError, ValueError, TypeError, KeyError, IndexError, AttributeError):
         raise InputError(path, "has a damaged safetensors header", NEXT_STEP) from None
     if size < wanted:
         _cut_off(path, f"{size:,} of {wanted:,} bytes are there")
@@ -185,47 +188,3 @@ def _check_torch_zip(path: Path) -> None:
 
 def _cut_off(path: Path, what: str) -> None:
     raise InputError(path, f"its download was cut off: {what}", f"remove it and fetch it again: {NEXT_STEP}")
-
-
-def _pixels(folder: Path, config: Mapping[str, Any], layout: str) -> PixelRule:
-    path = folder / "preprocessor_config.json"
-    if path.is_file():
-        settings = _read_json(path)
-    elif (folder / "processor_config.json").is_file():  # where transformers 5 saves the same settings
-        settings = _read_json(folder / "processor_config.json").get("image_processor")
-    else:
-        settings = None
-    if not isinstance(settings, dict):
-        reason = "is missing; it says how pictures are prepared for the model"
-        raise InputError(path, reason, NEXT_STEP)
-    try:
-        return pixel_rule(settings, _image_size(config, layout, settings))
-    except (ValueError, TypeError) as error:
-        raise InputError(path, str(error), NEXT_STEP) from None
-
-
-def _image_size(config: Mapping[str, Any], layout: str, settings: Mapping[str, Any]) -> int:
-    vision = config.get("vision_config")
-    if isinstance(vision, dict) and layout == "original":
-        vision = vision.get("params")
-    size = vision.get("image_size") if isinstance(vision, dict) else None
-    if size is None:
-        size = settings.get("image_size", 384)  # the default of transformers' Janus
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 4096:
-        raise ValueError(f"the side of the picture must be a number of pixels, not {size!r}")
-    return size
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(path, f"cannot be read ({error.strerror})", NEXT_STEP) from None
-    _refuse_pointer(path, data[:128])
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        raise InputError(path, "is not JSON, or was cut off", NEXT_STEP) from None
-    if not isinstance(value, dict):
-        raise InputError(path, "is not a JSON object", NEXT_STEP)
-    return value

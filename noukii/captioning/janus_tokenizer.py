@@ -7,13 +7,14 @@ string because they differ between Janus-Pro-1B and 7B. Nothing here imports tor
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from noukii.captioning.janus_json import POINTER, read_object, wrong_kind
 from noukii.errors import InputError
+from noukii.names import printable
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -26,7 +27,7 @@ SYSTEM_SENTENCE = (
 """The sentence that the model was trained with (deepseek-ai/Janus, VLChatProcessor)."""
 
 IMAGE, IMAGE_START, IMAGE_END = "<image_placeholder>", "<begin_of_image>", "<end_of_image>"
-NEXT_STEP = "fetch the model's folder whole (./setup.sh does), or name another with --model"
+NEXT_STEP = "fetch the model's folder whole (./setup.sh --captioning-only does), or name another with --model"
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class JanusTokenizer:
             data = path.read_bytes()
         except OSError:
             raise InputError(path, "is missing", NEXT_STEP) from None
-        if data.startswith(b"version https://git-lfs"):
+        if data.startswith(POINTER):
             raise InputError(path, "is a Git-LFS pointer, not the file itself", NEXT_STEP)
         try:
             backend = Tokenizer.from_buffer(data)
@@ -76,7 +77,7 @@ class JanusTokenizer:
                 raise InputError(folder / "tokenizer_config.json", f"names no {role} token", NEXT_STEP)
             ids[role] = backend.token_to_id(token)
             if ids[role] is None:
-                reason = f"does not know Janus' {role} token {token!r}"
+                reason = f"does not know Janus' {role} token '{printable(token)}'"
                 raise InputError(path, reason, NEXT_STEP)
         known = frozenset({*specials, IMAGE, IMAGE_START, IMAGE_END, "<|User|>", "<|Assistant|>"})
         tokenizer = cls(backend, known, *ids.values())
@@ -131,26 +132,31 @@ def _special_tokens(folder: Path) -> dict[str, Any]:
         path = folder / name
         if not path.is_file():
             continue
-        try:
-            settings = json.loads(path.read_bytes())
-        except ValueError:
-            raise InputError(path, "is not JSON, or was cut off", NEXT_STEP) from None
-        if not isinstance(settings, dict):
-            raise InputError(path, "is not a JSON object", NEXT_STEP)
+        settings = read_object(path)
         for role in ("bos", "eos"):
-            found[role] = _content(settings.get(f"{role}_token")) or found[role]
-        found["all"] += _named_specials(settings)
+            key = f"{role}_token"
+            given = settings.get(key)
+            found[role] = _content(given) or found[role]
+            if given is not None and _content(given) is None:
+                raise wrong_kind(path, key, given, "a token, as text or as an object with `content`,")
+        found["all"] += _named_specials(path, settings)
     found["all"] = list(dict.fromkeys(found["all"]))
     return found
 
 
-def _named_specials(settings: dict[str, Any]) -> Iterator[str]:
+def _named_specials(path: Path, settings: dict[str, Any]) -> Iterator[str]:
     for key, value in settings.items():
+        if value is None:
+            continue
         if key.endswith("_token"):
             entries = [value]
         elif key in ("additional_special_tokens", "extra_special_tokens"):
-            entries = list(value.values()) if isinstance(value, dict) else value or []
-        elif key == "added_tokens_decoder" and isinstance(value, dict):
+            if not isinstance(value, (dict, list)):
+                raise wrong_kind(path, key, value, "a list of tokens")
+            entries = list(value.values()) if isinstance(value, dict) else value
+        elif key == "added_tokens_decoder":
+            if not isinstance(value, dict):
+                raise wrong_kind(path, key, value, "an object of tokens")
             entries = [entry for entry in value.values() if isinstance(entry, dict) and entry.get("special")]
         else:
             continue
@@ -161,4 +167,6 @@ def _content(entry: Any) -> str | None:
     """A token is written as a string or as an object with `content`."""
     if isinstance(entry, dict):
         entry = entry.get("content")
-    return entry if isinstance(entry, str) and entry else None
+    if not isinstance(entry, str) or any("\ud800" <= char <= "\udfff" for char in entry):
+        return None  # half a surrogate pair is no text: no vocabulary can hold it
+    return entry or None

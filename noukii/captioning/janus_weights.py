@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from noukii.captioning.janus_config import DEFAULT_POSITIONS
+
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
 
@@ -42,6 +44,14 @@ _UNUSED = {
     "original": re.compile(r"gen_|vision_model\.vision_tower\.attn_pool\.|.*rotary_emb\.inv_freq$"),
     "converted": re.compile(r"model\.(vqmodel|generation_\w+)\.|.*rotary_emb\.inv_freq$"),
 }
+
+
+class ContradictedConfig(ValueError):
+    """config.json says one thing and the tensors another."""
+
+
+class UnusableWeights(ValueError):
+    """The tensors are not those of a Janus; what config.json says has no part in it."""
 
 
 def targets(name: str, layout: str) -> tuple[str, ...]:
@@ -81,8 +91,8 @@ def target_shape(target: str, shape: Shape, parts: int) -> Shape:
 def vision_settings(config: Mapping[str, Any], shapes: Shapes, image_size: int) -> dict[str, Any]:
     """Return the fields of transformers' JanusVisionConfig for a checkpoint in the original layout.
 
-    Raises ValueError in plain words where the tensors do not belong to a Janus vision tower or
-    contradict config.json. Fields that neither tells are upstream's (GELU, LayerNorm eps 1e-6).
+    Raises UnusableWeights where the tensors do not belong to a Janus vision tower, ContradictedConfig
+    where they contradict config.json. Fields that neither tells are upstream's (GELU, LayerNorm eps 1e-6).
     """
     prefix = "model.vision_model."
     width, channels, patch, _ = _shape(shapes, prefix + "embeddings.patch_embedding.weight", 4)
@@ -90,7 +100,7 @@ def vision_settings(config: Mapping[str, Any], shapes: Shapes, image_size: int) 
     inner, _ = _shape(shapes, prefix + "encoder.layers.0.mlp.fc1.weight", 2)
     aligned, _ = _shape(shapes, "model.aligner.fc1.weight", 2)
     if (image_size // patch) ** 2 != positions:
-        raise ValueError(
+        raise ContradictedConfig(
             f"the vision tower has {positions} positions of {patch} x {patch} pixels, "
             f"which is not a picture of {image_size} pixels"
         )
@@ -119,7 +129,7 @@ def text_settings(config: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
 
     Sizes come from the tensors; what they do not show (heads, RoPE, eps) from config.json or, where
     it is silent as for Janus-Pro-7B, from Llama's defaults (32 heads, theta 10,000, eps 1e-6).
-    Raises ValueError where the two contradict each other.
+    Raises ContradictedConfig where the two contradict each other.
     """
     given = config.get("language_config") or {}
     prefix = "model.language_model."
@@ -129,10 +139,10 @@ def text_settings(config: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
     keys, _ = _shape(shapes, prefix + "layers.0.self_attn.k_proj.weight", 2)
     heads = given.get("num_attention_heads") or 32
     if not isinstance(heads, int) or heads < 1 or queries % heads or width % heads:
-        raise ValueError(f"{queries} rows of queries cannot be {heads} attention heads")
+        raise ContradictedConfig(f"{queries} rows of queries cannot be {heads} attention heads")
     head_dim = queries // heads
     if keys % head_dim:
-        raise ValueError(f"{keys} rows of keys cannot be heads of {head_dim}")
+        raise ContradictedConfig(f"{keys} rows of keys cannot be heads of {head_dim}")
     settings = {
         "vocab_size": vocabulary,
         "hidden_size": width,
@@ -147,15 +157,15 @@ def text_settings(config: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
     for key, value in settings.items():
         stated = given.get(key)
         if stated is not None and stated != value:
-            raise ValueError(f"config.json says {key} {stated}, but the weights have {value}")
+            raise ContradictedConfig(f"config.json says {key} {stated}, but the weights have {value}")
     scaling = given.get("rope_parameters") or given.get("rope_scaling") or {}
     rope = {key: value for key, value in scaling.items() if key != "type"}
     rope.setdefault("rope_type", scaling.get("type", "default"))
-    rope.setdefault("rope_theta", float(given.get("rope_theta", 10_000.0)))
+    rope.setdefault("rope_theta", float(given.get("rope_theta") or 10_000.0))
     settings.update(
-        hidden_act=given.get("hidden_act", "silu"),
-        rms_norm_eps=float(given.get("rms_norm_eps", 1e-6)),
-        max_position_embeddings=int(given.get("max_position_embeddings", 2048)),
+        hidden_act=given.get("hidden_act") or "silu",
+        rms_norm_eps=float(given.get("rms_norm_eps") or 1e-6),
+        max_position_embeddings=given.get("max_position_embeddings") or DEFAULT_POSITIONS,
         rope_parameters=rope,
         tie_word_embeddings=False,
     )
@@ -166,16 +176,16 @@ def _vision_heads(model_name: str, width: int) -> int:
     """Upstream fixes the heads by the tower's name; all but SigLIP so400m have heads of 64."""
     heads = 16 if "so400m" in model_name else width // 64
     if heads < 1 or width % heads:
-        raise ValueError(f"a vision tower of width {width} cannot be split into heads")
+        raise UnusableWeights(f"a vision tower of width {width} cannot be split into heads")
     return heads
 
 
 def _shape(shapes: Shapes, name: str, dimensions: int) -> Shape:
     shape = shapes.get(name)
     if shape is None:
-        raise ValueError(f"the weights have no {name}")
+        raise UnusableWeights(f"the weights have no {name}")
     if len(shape) != dimensions:
-        raise ValueError(f"{name} has the shape {list(shape)}; {dimensions} dimensions are wanted")
+        raise UnusableWeights(f"{name} has the shape {list(shape)}; {dimensions} dimensions are wanted")
     return shape
 
 
@@ -188,5 +198,5 @@ def _count(shapes: Shapes, prefix: str) -> int:
     ]
     count = max(numbers, default=-1) + 1
     if count > len(shapes):
-        raise ValueError(f"{prefix}{count - 1} stands alone; the weights are not whole")
+        raise UnusableWeights(f"{prefix}{count - 1} stands alone; the weights are not whole")
     return count

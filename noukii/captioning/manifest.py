@@ -47,6 +47,8 @@ class Entry:
     finish_reason: str
     tokens: int
     seconds: float
+    model_id: str | None = None
+    """Fingerprint of the model's files; None in lines from before there was one."""
 
     @property
     def stem(self) -> str:
@@ -191,8 +193,8 @@ class State:
     """SHA-256 of the input folder's path: tells an edited image from another folder's namesake."""
     claims: dict[str, str] = field(default_factory=dict)
     """Source -> stem of the images that the running or killed run is about to write."""
-    prompt_cue: list[str] = field(default_factory=list)
-    """SHA-256 of the prompt cue as we wrote it (two while it is being replaced)."""
+    own: dict[str, list[str]] = field(default_factory=dict)
+    """Prompt cue, review page, log -> SHA-256 as we wrote it (two while it is being replaced)."""
     overwrite: dict[str, object] | None = None
     """Of an unfinished --overwrite: its settings, and the log's length when it began."""
 
@@ -205,11 +207,15 @@ class State:
             return cls()
         if not isinstance(value, dict):
             return cls()
-        claims, cues, overwrite = (value.get(key) for key in ("claims", "prompt_cue", "overwrite"))
+        claims, own, overwrite = (value.get(key) for key in ("claims", "own", "overwrite"))
         return cls(
             input=value["input"] if isinstance(value.get("input"), str) else "",
             claims=claims if isinstance(claims, dict) and _plain(claims) else {},
-            prompt_cue=[text for text in cues if isinstance(text, str)] if isinstance(cues, list) else [],
+            own={
+                name: [text for text in hashes if isinstance(text, str)]
+                for name, hashes in (own.items() if isinstance(own, dict) else ())
+                if isinstance(hashes, list)
+            },
             overwrite=overwrite if isinstance(overwrite, dict) else None,
         )
 

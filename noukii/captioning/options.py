@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from noukii import project
+from noukii import __version__, project
 from noukii.command_line import Parser, nearest
 from noukii.errors import InputError
 from noukii.names import name_problem, printable
@@ -26,7 +26,8 @@ EXAMPLES = """
 Each image gets one caption, written beside a copy of it; your folder is only read.
 The copies go to KEYWORD/ beside FOLDER unless --repeats or --output says otherwise.
 A second run does only what is missing. A caption that you edited is kept, always;
-delete its .txt to have it written again.
+delete or empty its .txt to have it written again. The same settings give the same
+text: for another one add --seed 7, or another --prompt.
 
 examples:
   ./run_captioning.sh ~/Pictures/tom tomcat --repeats 20
@@ -57,6 +58,8 @@ class CaptionOptions:
     dry_run: bool = False
     device: str = "auto"
     dtype: str = "auto"
+    model_id: str | None = None
+    """Fingerprint of the model's files, see model_id.py; None while, or where, it is not known."""
 
 
 def parse(arguments: list[str]) -> CaptionOptions:
@@ -117,6 +120,7 @@ def _parser() -> Parser:
         epilog=EXAMPLES,
     )
     add = parser.add_argument
+    add("--version", action="version", version=f"noukii {__version__}", help="print the version and stop")
     add("--keyword", metavar="WORD", help="trigger word and name of the output folder (abc)")
     add(
         "--model",
@@ -208,6 +212,8 @@ def _check_numbers(found: object) -> None:
     kind, _, number = device.partition(":")
     if kind not in ("auto", "cpu", "cuda") or (":" in device and not (kind == "cuda" and number.isdigit())):
         raise InputError(f"--device {device}", "is not a device", "auto, cpu, cuda or cuda:1")
+    if any("\ud800" <= char <= "\udfff" for char in str(getattr(found, "prompt", ""))):
+        raise InputError("--prompt", "holds bytes that are not UTF-8", "write it as UTF-8 text")
     if not str(getattr(found, "prompt", "")).strip():
         raise InputError("--prompt", "the question is empty", f'leave it out for "{QUESTION}"')
 
@@ -215,9 +221,9 @@ def _check_numbers(found: object) -> None:
 def _output(folder: Path, keyword: str, output: str | None, repeats: int | None) -> Path:
     if output is not None and repeats is not None:
         raise InputError(
-            "--repeats",
-            "goes together with --output in no way: it names the output folder image_datasets/N_KEYWORD",
-            "keep one of the two",
+            f"--repeats {repeats}",
+            f"writes to image_datasets/{repeats}_{printable(keyword)}, and --output names another folder",
+            "leave out one of the two",
         )
     if output is not None:
         if not output:
@@ -227,7 +233,13 @@ def _output(folder: Path, keyword: str, output: str | None, repeats: int | None)
         path = project.image_datasets() / f"{repeats}_{keyword}"
     else:
         path = folder.parent / keyword
-    if (path.exists() or path.is_symlink()) and not path.is_dir():
+    if path.is_symlink() and not path.exists():
+        raise InputError(
+            path,
+            f"is a link to {printable(os.readlink(path))}, which is not there",
+            "make that folder or remove the link, or use --output",
+        )
+    if path.exists() and not path.is_dir():
         raise InputError(path, "is a file; the output is a folder", "choose another keyword, or use --output")
     _check_apart(folder, path)
     return path
@@ -259,7 +271,7 @@ def _model(text: str) -> Path:
         path = project.CHECKOUT / "demo" / "models" / "janus"
         if not path.is_dir():
             raise InputError(
-                path, "the demo model is not in this checkout", "./setup.sh fetches the real one"
+                path, "the demo model is not in this checkout", "./setup.sh --captioning-only fetches the real one"
             )
         return path
     path = Path(text).expanduser()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from noukii.dataset.content import PICTURE_EXTENSIONS
 from noukii.dataset.images import ImageInfo
 from noukii.names import printable
 
+Stamp = tuple[int, int, int]
 CAPTION_EXTENSIONS = (".txt", ".caption")
 
 
@@ -27,14 +29,16 @@ class Beside:
 class OutputFolder:
     """The names in the output folder, by stem, so that thousands of images need one listing."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, names: Sequence[str] | None = None) -> None:
+        """Look at the folder, or only at `names` in it."""
         self._folder = folder
         self._names: dict[str, list[str]] = {}
-        try:
-            names = sorted(os.listdir(folder))
-        except OSError:  # not there yet
-            names = []
-        for name in names:
+        if names is None:
+            try:
+                names = os.listdir(folder)
+            except OSError:  # not there yet
+                names = []
+        for name in sorted(names):
             self._names.setdefault(fold(os.path.splitext(name)[0]), []).append(name)
 
     def images(self, stem: str) -> list[Path]:
@@ -69,6 +73,10 @@ class OutputFolder:
             found += sorted(exact, key=lambda name: (name != stem + wanted, name))
         return found
 
+    def has_blank_caption(self, stem: str, file: str) -> bool:
+        """Tell whether a .txt of the image is there and empty: the user wants it written again."""
+        return self.caption(stem, file) is None and bool(self._caption_names(stem, file))
+
     def is_free(self, stem: str, info: ImageInfo, first_choice: bool) -> bool:
         """Tell whether a new image may take `stem`: no other picture has it.
 
@@ -80,6 +88,26 @@ class OutputFolder:
             info.as_is and path.stat().st_size == info.size_bytes and files.sha256_file(path) == info.sha256
             for path in self.images(stem)
         )
+
+
+def caption_now(folder: Path, stem: str, file: str) -> Beside | None:
+    """Return the text beside an image as it is at this moment, without listing the folder."""
+    endings = [
+        variant
+        for ending in CAPTION_EXTENSIONS
+        for variant in (ending, ending.upper(), f".{ending[1:].capitalize()}")
+    ]
+    names = [base + ending for base in dict.fromkeys((stem, file)) for ending in endings]
+    return OutputFolder(folder, [name for name in names if (folder / name).is_file()]).caption(stem, file)
+
+
+def stamp(path: Path) -> Stamp | None:
+    """Return what changes whenever a file is replaced or written to; None if it is not there."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def fold(name: str) -> str:

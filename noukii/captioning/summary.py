@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from noukii.names import printable
 NAMED = 20
 """This many files are named on the terminal; the log in the output folder names all."""
 
+FEW = 5
+"""So many names are enough to show what is meant."""
+
 SKIPPED_LOG = "noukii-skipped.log"
 
 
@@ -25,6 +29,8 @@ class Tally:
     found: int = 0
     made: int = 0
     restored: int = 0
+    rewritten: int = 0
+    """Of those restored, the captions whose .txt was gone."""
     unchanged: int = 0
     by_hand: list[str] = field(default_factory=list)
     older_settings: int = 0
@@ -35,6 +41,11 @@ class Tally:
     skipped: list[Skipped] = field(default_factory=list)
     gone: Sequence[str] = ()
     concepts: Sequence[str] = ()
+    without_keyword: Sequence[str] = ()
+    log: str = ""
+    """Name of the log of skipped files, where one was written."""
+    page: str = ""
+    """Name of the review page, where it was written."""
 
     @property
     def used(self) -> int:
@@ -62,6 +73,11 @@ def skipped_lines(skipped: Sequence[Skipped], root: Path, limit: int = NAMED) ->
     return lines
 
 
+def begins_with(caption: str, keyword: str) -> bool:
+    """Tell whether a caption begins with the trigger word, as a word of its own, in any letter case."""
+    return re.match(rf"\s*{re.escape(keyword)}(?!\w)", caption, re.IGNORECASE) is not None
+
+
 def relative(path: Path, root: Path) -> str:
     """Return `path` as seen from `root`, printable."""
     return printable(os.path.relpath(path, root))
@@ -80,8 +96,8 @@ def end_lines(tally: Tally, options: CaptionOptions, litter: int) -> list[str]:
     """Return the summary of a run that came to its end."""
     lines = [found_line(tally, tally.used, litter)]
     lines += skipped_lines(tally.skipped, options.folder)
-    if len(tally.skipped) > NAMED:
-        lines.append(f"  all of them: {printable(options.output / SKIPPED_LOG)}")
+    if tally.log:
+        lines.append(f"  all of them: {printable(options.output / tally.log)}")
     parts = [f"{counted(tally.made, 'caption')} made"]
     if tally.restored:
         parts.append(f"{tally.restored} restored from captions.jsonl and your folder")
@@ -90,7 +106,12 @@ def end_lines(tally: Tally, options: CaptionOptions, litter: int) -> list[str]:
     if tally.by_hand:
         parts.append(f"{len(tally.by_hand)} written or edited by hand and kept")
     lines.append(", ".join(parts))
-    lines += names("  kept as you wrote them (delete the .txt for a new caption)", tally.by_hand)
+    if tally.rewritten:
+        lines.append(
+            "  the same settings give the same text; for another one delete the .txt and add another --seed "
+            "or --prompt"
+        )
+    lines += names("  kept as you wrote them (delete the .txt for the model's caption)", tally.by_hand)
     if tally.older_settings:
         lines.append(
             f"  {tally.older_settings} of them were made with other settings; --overwrite makes them again"
@@ -101,12 +122,22 @@ def end_lines(tally: Tally, options: CaptionOptions, litter: int) -> list[str]:
         f"  the model was stopped after {options.max_new_tokens} tokens (--max-new-tokens)", tally.cut_off
     )
     lines += names("  the model said nothing of use, the caption is the keyword alone", tally.wordless)
+    if tally.without_keyword:
+        count = counted(len(tally.without_keyword), "caption")
+        verb = "does" if len(tally.without_keyword) == 1 else "do"
+        lines += names(
+            f"  {count} {verb} not begin with {printable(options.keyword)} (--overwrite writes anew what "
+            "the model wrote)",
+            tally.without_keyword,
+            FEW,
+        )
     lines += [f"  {note}" for note in tally.notes[:NAMED]]
     if len(tally.notes) > NAMED:
         lines.append(f"  … and {len(tally.notes) - NAMED} more notes")
     lines += names("  no longer in the input folder, their copies and captions stay", tally.gone)
     lines += names("key concepts", tally.concepts)
     lines.append(f"captions and images: {printable(options.output)}")
-    lines.append(f"look them over:      {printable(options.output / 'review.html')}")
+    if tally.page:
+        lines.append(f"look them over:      {printable(options.output / tally.page)}")
     lines.append(f"then train:          ./run_training.sh --dataset {shlex.quote(printable(options.output))}")
     return lines

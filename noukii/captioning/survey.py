@@ -10,15 +10,18 @@ from pathlib import Path
 
 from noukii import hardware
 from noukii.captioning import summary
+from noukii.captioning.captioner import check_question_fits
 from noukii.captioning.janus_files import JanusFiles, check_model
 from noukii.captioning.manifest import Manifest, State
 from noukii.captioning.options import CaptionOptions
 from noukii.captioning.summary import Tally
 from noukii.captioning.worklist import DESCRIBE, DONE, KEEP, Item, Worklist, make_worklist
 from noukii.clip_tokens import ClipTokenizer
+from noukii.dataset.buckets import fit
 from noukii.dataset.captions import find_captions
 from noukii.dataset.images import ImageInfo, Listing, Skipped, inspect_images, list_images
-from noukii.disk import require_space
+from noukii.dataset.plan import BUCKET_STEP, bucket_rule
+from noukii.disk import existing_parent, require_space
 from noukii.errors import InputError, Interrupted
 from noukii.names import printable
 from noukii.progress import Progress, duration
@@ -27,8 +30,8 @@ from noukii.stop import StopSignal
 MIN_CAPTION_ROOM = 15
 """CLIP tokens that the keyword must leave for the caption."""
 
-SMALL_SIDE = 64
-"""Pictures with a side under one bucket step are of no use to a trainer."""
+TRAINING_SIZE = 512
+"""run_training.sh's own --resolution: pictures that it cannot use are named before they are captioned."""
 
 CPU_BYTES_PER_SECOND = 8e9
 """What a desktop processor reads from memory; each token of an answer reads the model once."""
@@ -110,11 +113,15 @@ def check(options: CaptionOptions, work: Worklist, found: Found) -> JanusFiles |
     """Say what will be done, and check that it can be; returns the model's files if they are needed."""
     groups = work.to_describe()
     _say_plan(options, work, found, len(groups))
+    _require_a_disk(options.output)
     require_space(options.output, *_space(work.items))
     if not groups:
         return None
     model = check_model(options.model)
+    check_question_fits(options, model.tokenizer, model.image_tokens, model.longest_text)
     device = hardware.detect()
+    if options.dtype == "float16" and (options.device == "cpu" or not device.has_gpu):
+        raise InputError("--dtype float16", "is for GPUs", "use auto, bfloat16 or float32 on a CPU")
     if options.device.startswith("cuda") and not device.has_gpu:
         raise InputError(
             f"--device {options.device}", device.why_no_gpu, "leave it out, or give --device cpu"
@@ -126,6 +133,15 @@ def check(options: CaptionOptions, work: Worklist, found: Found) -> JanusFiles |
         print(f"model: {printable(model.name)} on the CPU, without CUDA ({why})", flush=True)
         print(f"  {_cpu_guess(model, options, len(groups))}", flush=True)
     return model
+
+
+def _require_a_disk(output: Path) -> None:
+    """Refuse a place such as /proc, which takes no files whatever rights one has there."""
+    place = existing_parent(output)
+    if place.is_dir() and os.statvfs(place).f_blocks == 0:
+        raise InputError(
+            output, f"cannot be written: {printable(place)} is no place for files", "name another folder"
+        )
 
 
 def _cpu_guess(model: JanusFiles, options: CaptionOptions, count: int) -> str:
@@ -178,7 +194,7 @@ def _warnings(items: Sequence[Item]) -> list[str]:
     small = [
         f"{item.source} ({item.info.width}x{item.info.height})"
         for item in items
-        if min(item.info.width, item.info.height) < SMALL_SIDE
+        if not _is_trained(item.info)
     ]
     renamed = [
         f"{item.source} -> {item.file}"
@@ -187,7 +203,20 @@ def _warnings(items: Sequence[Item]) -> list[str]:
     ]
     converted = [f"{item.source} ({', '.join(item.info.notes)})" for item in items if item.info.notes]
     return [
-        *summary.names(f"too small for training (a side under {SMALL_SIDE} pixels)", small),
+        *summary.names(
+            f"too small or too long for training, which will skip them (at {TRAINING_SIZE} pixels a side "
+            f"would be under {BUCKET_STEP})",
+            small,
+        ),
         *summary.names("copies under another name", renamed),
         *summary.names("copies not as the file is", converted, 5),
     ]
+
+
+def _is_trained(info: ImageInfo) -> bool:
+    """Tell whether a picture finds a bucket, by the training plan's own rule."""
+    try:
+        fit(info.width, info.height, bucket_rule(TRAINING_SIZE))
+    except ValueError:
+        return False
+    return True

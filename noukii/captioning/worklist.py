@@ -14,7 +14,7 @@ from pathlib import Path
 from noukii import files
 from noukii.captioning.manifest import HAND, Entry, Manifest, State, same_text
 from noukii.captioning.options import CaptionOptions
-from noukii.captioning.output_folder import OutputFolder, fold
+from noukii.captioning.output_folder import OutputFolder, Stamp, fold, stamp
 from noukii.dataset.images import ImageInfo, safe_stems
 
 DONE = "done"
@@ -24,6 +24,7 @@ WRITE = "write"
 """The manifest holds the caption, the .txt is missing or older (a killed run, a deleted file)."""
 DESCRIBE = "describe"
 
+BLANK = "its .txt was empty, which asks for a new one as deleting it does"
 RESERVED_STEM = "prompt_cue-"
 """An image so named would share its caption's name with the key concepts."""
 
@@ -41,6 +42,8 @@ class Item:
     write_copy: bool
     claim: bool
     """The file in the output folder is new (or a killed run's of ours), and no one else's."""
+    before: Stamp | None = None
+    """The file of that name in the output folder when this list was made: later ones are the user's."""
     hand_text: str = ""
     notes: tuple[str, ...] = ()
 
@@ -58,7 +61,7 @@ class Worklist:
     """SHA-256 of an image -> an entry whose raw text the same model gave to the same question."""
     gone: tuple[str, ...] = ()
     """Files in the output folder whose source is no longer there."""
-    leftovers: tuple[Path, ...] = ()
+    leftovers: tuple[tuple[Path, Stamp | None], ...] = ()
     """Image copies that a killed run made for sources that are gone; they have no caption."""
 
     def to_describe(self) -> list[list[Item]]:
@@ -88,6 +91,7 @@ def generation_settings(options: CaptionOptions) -> dict[str, object]:
     """Return what the model's text depends on, apart from the image; keys as in captions.jsonl."""
     return {
         "model": options.model.resolve().name,
+        "model_id": options.model_id,
         "prompt": options.prompt,
         "seed": options.seed,
         "temperature": options.temperature,
@@ -106,8 +110,15 @@ def caption_settings(options: CaptionOptions) -> dict[str, object]:
 
 
 def made_with(entry: Entry, settings: dict[str, object]) -> bool:
-    """Tell whether `entry` was made with these settings."""
-    return all(getattr(entry, key) == value for key, value in settings.items())
+    """Tell whether `entry` was made with these settings.
+
+    Where the model's fingerprint is not known (a line from before there was one; the model's folder is
+    not there any more), its name decides.
+    """
+    ids = entry.model_id, settings.get("model_id")
+    return (None in ids or ids[0] == ids[1]) and all(
+        getattr(entry, key) == value for key, value in settings.items() if key != "model_id"
+    )
 
 
 def make_worklist(
@@ -130,14 +141,14 @@ def make_worklist(
     for source, info in sources.items():
         entry = known.get(source)
         if entry is None:
-            items.append(_new_item(info, source, stems[source], folder, claimed=source in claims))
+            items.append(_new_item(options, info, source, stems[source], folder, claimed=source in claims))
         else:
             redone = redone_from is not None and manifest.places[entry.stem] >= redone_from
             claimed = source in claims
             items.append(_known_item(options, info, source, entry, manifest, folder, redone, claimed))
     used = {item.stem for item in items}
     left = [
-        path
+        (path, stamp(path))
         for source, stem in claims.items()
         if source not in sources and stem not in manifest.entries and folder.caption(stem) is None
         for path in folder.images(stem)
@@ -223,14 +234,18 @@ def _new_stems(
     return stems
 
 
-def _new_item(info: ImageInfo, source: str, stem: str, folder: OutputFolder, claimed: bool) -> Item:
+def _new_item(
+    options: CaptionOptions, info: ImageInfo, source: str, stem: str, folder: OutputFolder, claimed: bool
+) -> Item:
     there = [] if claimed else folder.images(stem)  # of the same content, or the stem were not free
     file = there[0].name if there else stem + info.extension
+    before = stamp(options.output / file)
     beside = folder.caption(stem, file)
     if beside is None:
-        return Item(info, source, file, DESCRIBE, None, not there, not there)
+        notes = (BLANK,) if folder.has_blank_caption(stem, file) else ()
+        return Item(info, source, file, DESCRIBE, None, not there, not there, before, notes=notes)
     note = beside.problem or "has a caption already, which is kept"
-    return Item(info, source, file, KEEP, None, not there, not there, beside.text, (note,))
+    return Item(info, source, file, KEEP, None, not there, not there, before, beside.text, (note,))
 
 
 def _known_item(
@@ -256,6 +271,8 @@ def _known_item(
     claim = file != entry.file and (claimed or not (options.output / file).exists())
     beside = folder.caption(entry.stem, entry.file)
     hand_text = ""
+    if folder.has_blank_caption(entry.stem, entry.file):
+        notes.append(BLANK)
     if beside is not None and (
         entry.finish_reason == HAND or same_text(beside.text) not in manifest.wrote(entry.stem)
     ):
@@ -275,7 +292,8 @@ def _known_item(
         task = WRITE
     else:
         task = DONE
-    return Item(info, source, file, task, entry, write_copy, claim, hand_text, tuple(notes))
+    before = stamp(options.output / file)
+    return Item(info, source, file, task, entry, write_copy, claim, before, hand_text, tuple(notes))
 
 
 def _redone_from(options: CaptionOptions, state: State) -> int | None:

@@ -6,10 +6,9 @@ file without a line is either claimed, and written again, or the user's, and lef
 
 from __future__ import annotations
 
-import hashlib
 import os
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,8 @@ from pathlib import Path
 from noukii import files
 from noukii.captioning.manifest import HAND, MANIFEST, Entry, Manifest, State, same_text
 from noukii.captioning.options import CaptionOptions
-from noukii.captioning.output_folder import OutputFolder
+from noukii.captioning.output_folder import Beside, OutputFolder, Stamp, caption_now, stamp
+from noukii.captioning.own_files import OwnFiles
 from noukii.captioning.wording import finished_part, training_caption
 from noukii.captioning.worklist import (
     DESCRIBE,
@@ -30,8 +30,13 @@ from noukii.captioning.worklist import (
 from noukii.clip_tokens import ClipTokenizer
 from noukii.dataset.images import UnusableImage, list_images, write_training_copy
 from noukii.disk import write_failure
+from noukii.names import printable
 
 GO_ON = "make room or rights there, then run the same command: it goes on where this one ended"
+
+
+class _TheirsIsThere(Exception):
+    """The user has written the caption that we were about to write."""
 
 
 class Writer:
@@ -51,13 +56,24 @@ class Writer:
         self._state = state
         self._input = input_id
         self._tokenizer = tokenizer
+        self._own = OwnFiles(options.output, state)
+        self._copied: dict[str, tuple[Stamp | None, str]] = {}
+        """Copy written by this run -> its stamp then, and its SHA-256."""
+        self._kept: set[str] = set()
+        """Copies that the user made or edited while this run went on."""
+
+    @property
+    def own(self) -> OwnFiles:
+        """The files that belong to the whole folder."""
+        return self._own
 
     def begin(self, work: Worklist) -> None:
         """Clear what a killed run left, and claim the names of the images to come."""
         with self._writing(self._folder):
             files.remove_temporaries(self._folder)
-            for path in work.leftovers:
-                path.unlink(missing_ok=True)
+            for path, seen in work.leftovers:
+                if stamp(path) == seen and caption_now(self._folder, path.stem, path.name) is None:
+                    path.unlink(missing_ok=True)
             for stem in self._manifest.entries:
                 self._remove_replaced(stem)
             state = self._state
@@ -71,30 +87,46 @@ class Writer:
     def copy_image(self, item: Item) -> Path:
         """Write the training copy if it is wanted, and return the path of the image in the output folder.
 
+        What came to that name since the work was planned is the user's: the copy of a known image that
+        was edited meanwhile is used as it is, a new image is skipped.
+
         Raises:
             UnusableImage: the source is gone or changed, or another file has the copy's name.
             RunError: the copy could not be written.
         """
         path = self._folder / item.file
-        if not item.write_copy:
+        if not item.write_copy or item.file in self._copied:
             return path
-        ours = item.claim or (item.entry is not None and item.entry.file == item.file)
-        if path.exists() and not ours:
-            raise UnusableImage(f"the output folder holds another file named {item.file}")
+        replaced = item.entry is not None and item.entry.file == item.file
+        now = stamp(path)
+        if now is not None and now != item.before and replaced:
+            self._kept.add(item.file)
+            return path
+        if now is not None and (now != item.before or not (replaced or item.claim)):
+            raise UnusableImage(f"the output folder holds another file named {printable(item.file)}")
         try:
-            return write_training_copy(item.info, self._folder, item.stem)
+            path = write_training_copy(item.info, self._folder, item.stem)
+            digest = item.info.sha256 if item.info.as_is else files.sha256_file(path)
+            self._copied[item.file] = stamp(path), digest
+            return path
         except OSError as error:
             if not os.access(item.info.path, os.R_OK):
                 raise UnusableImage(f"cannot be read ({error.strerror})") from None
             raise write_failure(path, error, GO_ON) from None
 
     def describe(self, item: Item, raw: str, finish_reason: str, tokens: int, seconds: float) -> Entry:
-        """Record the model's text for an image whose copy is there, and write its .txt."""
+        """Record the model's text for an image whose copy is there, and write its .txt.
+
+        A caption that the user wrote since the work was planned is kept; the entry is then of it.
+        """
+        if theirs := self._theirs(item):
+            return self._take_note(item, theirs)
         options = self._options
         caption = self._caption(raw, finish_reason)
         entry = Entry(
             **self._image_keys(item),
             model=options.model.resolve().name,
+            model_id=options.model_id,
             prompt=options.prompt,
             seed=options.seed,
             temperature=options.temperature,
@@ -110,8 +142,7 @@ class Writer:
             seconds=round(seconds, 3),
         )
         self._append(item, entry)
-        self._write_text(entry)
-        return entry
+        return self._write_text(item, entry)
 
     def without_model(self, item: Item, answer: Entry | None) -> Entry:
         """Do what an item needs that no model is asked for; returns its entry."""
@@ -129,47 +160,65 @@ class Writer:
         if entry != item.entry:
             self._append(item, entry)
         if item.task == WRITE:
-            self._write_text(entry)
+            return self._write_text(item, entry)
         return entry
 
+    def was_kept(self, item: Item) -> bool:
+        """Tell whether the user made or edited the item's copy while this run went on."""
+        return item.file in self._kept
+
     def abandon(self, items: Sequence[Item]) -> None:
-        """Remove the copies that no caption came to (the run ends early); ours by their claim."""
+        """Remove the copies that no caption came to (the run ends early), if they are as we wrote them."""
         there = OutputFolder(self._folder)
         for item in items:
             entry = self._manifest.entries.get(item.stem)
             if not item.claim or (entry is not None and entry.file == item.file):
                 continue
+            ours = self._copied[item.file][0] if item.file in self._copied else item.before
+            if stamp(self._folder / item.file) != ours:
+                continue
             if entry is not None or there.caption(item.stem) is None:
                 with suppress(OSError):
                     (self._folder / item.file).unlink(missing_ok=True)
 
-    def write_prompt_cue(self) -> tuple[list[str], bool]:
-        """Write the key concepts of all captions in the folder; returns them, and whether they were kept.
+    def captions(self) -> dict[str, str]:
+        """Return the caption of each image in the folder, whoever wrote it."""
+        there = OutputFolder(self._folder)
+        found = {}
+        for path in list_images(self._folder).images:
+            beside = there.caption(os.path.splitext(path.name)[0], path.name)
+            if beside is not None and beside.text:
+                found[path.name] = beside.text
+        return found
+
+    def write_prompt_cue(self, captions: Iterable[str]) -> tuple[list[str], bool]:
+        """Write the key concepts of `captions`; returns them, and whether an older file was kept instead.
 
         A prompt cue that the user edited is kept, and so is one that was there before us.
         """
         from noukii.captioning.prompt_cue import key_concepts
 
-        there = OutputFolder(self._folder)
-        captions = []
-        for path in list_images(self._folder).images:
-            beside = there.caption(os.path.splitext(path.name)[0], path.name)
-            if beside is not None and beside.text:
-                captions.append(beside.text)
-        concepts = key_concepts(captions, self._options.keyword)
-        path = self._folder / f"prompt_cue-{self._options.keyword}.txt"
-        data = "".join(f"{concept}\n" for concept in concepts).encode()
-        digest = hashlib.sha256(data).hexdigest()
-        with self._writing(path):
-            found = files.sha256_file(path) if path.exists() else ""
-            if found and path.read_bytes().strip() and found not in {*self._state.prompt_cue, digest}:
-                return concepts, True
-            self._state.prompt_cue = list(dict.fromkeys([*self._state.prompt_cue[-1:], digest]))
-            self._state.write(self._folder)  # first the hash: what a kill leaves is then known as ours
-            if found != digest:
-                files.write_bytes(path, data)
-            self._state.prompt_cue = [digest]
-        return concepts, False
+        concepts = key_concepts(list(captions), self._options.keyword)
+        name = f"prompt_cue-{self._options.keyword}.txt"
+        with self._writing(self._folder / name):
+            kept = not self._own.write(name, "".join(f"{concept}\n" for concept in concepts).encode())
+        return concepts, kept
+
+    def write_log(self, name: str, lines: Sequence[str]) -> str:
+        """Write a log under `name`, or the next free name where the user has a file so called.
+
+        Without lines our log of an earlier run is removed. Returns the name, empty without lines.
+        """
+        stem, ending = os.path.splitext(name)
+        with self._writing(self._folder / name):
+            for old in [other for other in self._state.own if other.startswith(stem)]:
+                if not lines:
+                    self._own.remove(old)
+            number, free = 1, name
+            while lines and not self._own.write(free, "".join(f"{line}\n" for line in lines).encode()):
+                number += 1
+                free = f"{stem}-{number}{ending}"
+        return free if lines else ""
 
     def finish(self, work: Worklist) -> None:
         """Leave one line per image in the manifest, and a state without unfinished business."""
@@ -193,6 +242,21 @@ class Writer:
         text = finished_part(raw) if finish_reason == "length" else raw
         return training_caption(text, options.keyword, self._tokenizer, options.max_caption_tokens)
 
+    def _theirs(self, item: Item) -> Beside | None:
+        """Look again beside an image that is about to get its caption: is there one that we did not write?"""
+        beside = caption_now(self._folder, item.stem, item.file)
+        if beside is None or (
+            not beside.problem and same_text(beside.text) in self._manifest.wrote(item.stem)
+        ):
+            return None
+        return beside
+
+    def _take_note(self, item: Item, theirs: Beside) -> Entry:
+        """Record a caption that the user wrote while this run went on."""
+        entry = self._by_hand(replace(item, hand_text=theirs.text))
+        self._append(item, entry)
+        return entry
+
     def _by_hand(self, item: Item) -> Entry:
         text = same_text(item.hand_text)
         return Entry(
@@ -215,8 +279,10 @@ class Writer:
 
     def _image_keys(self, item: Item) -> dict[str, object]:
         known = item.entry
-        if known is not None and not item.write_copy:
+        if known is not None and (not item.write_copy or item.file in self._kept):
             digest = known.file_sha256
+        elif item.file in self._copied:
+            digest = self._copied[item.file][1]  # not what lies there now: the user may have edited it
         else:
             digest = item.info.sha256 if item.info.as_is else files.sha256_file(self._folder / item.file)
         return {
@@ -242,10 +308,19 @@ class Writer:
             if entry.file != now and path.is_file() and files.sha256_file(path) == entry.file_sha256:
                 path.unlink()
 
-    def _write_text(self, entry: Entry) -> None:
+    def _write_text(self, item: Item, entry: Entry) -> Entry:
+        """Write the .txt, unless the user wrote one at the last moment; returns the entry that holds."""
         path = self._folder / f"{entry.stem}.txt"
-        with self._writing(path):
-            files.write_text(path, entry.caption)
+        theirs: Beside | None = None
+        with self._writing(path), suppress(_TheirsIsThere), files.whole_file(path) as temporary:
+            with open(temporary, "wb") as stream:
+                stream.write(entry.caption.encode("utf-8"))
+                stream.flush()
+                os.fsync(stream.fileno())  # the slow part, before the last look
+            theirs = self._theirs(item)
+            if theirs is not None:
+                raise _TheirsIsThere
+        return entry if theirs is None else self._take_note(item, theirs)
 
     @contextmanager
     def _writing(self, path: Path) -> Iterator[None]:

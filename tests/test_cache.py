@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -134,7 +135,7 @@ def test_another_vae_has_another_cache(model: Path, tmp_path: Path, project_home
     assert len(files_in(project_home)) == 10
 
 
-@pytest.mark.parametrize("harm", ["cut", "empty", "text", "nan", "shape", "swapped", "no header"])
+@pytest.mark.parametrize("harm", ["cut", "empty", "text", "nan", "shape", "swapped", "no header", "one bit"])
 def test_a_cache_file_that_is_not_right_is_computed_again(
     model: Path, tmp_path: Path, project_home: Path, harm: str
 ) -> None:
@@ -143,7 +144,7 @@ def test_a_cache_file_that_is_not_right_is_computed_again(
     good, content = files_in(project_home), content_of(project_home)
     paths = sorted(good)
     one, raw = paths[0], good[paths[0]]
-    tensors = load_file(one)
+    tensors = {name: value.clone() for name, value in load_file(one).items()}
     if harm == "cut":
         one.write_bytes(raw[: len(raw) // 2])
     elif harm == "empty":
@@ -152,6 +153,9 @@ def test_a_cache_file_that_is_not_right_is_computed_again(
         one.write_text("latents")
     elif harm == "nan":
         one.write_bytes(raw[:-4] + b"\x00\x00\xc0\x7f")
+    elif harm == "one bit":  # of a number's least digits: nothing but a checksum can tell
+        one.write_bytes(raw[:-4] + bytes([raw[-4] ^ 1]) + raw[-3:])
+        assert not torch.equal(load_file(one)["std"], tensors["std"])
     elif harm == "shape":
         save_file({name: value[:, :1].contiguous() for name, value in tensors.items()}, one)
     elif harm == "swapped":
@@ -160,6 +164,28 @@ def test_a_cache_file_that_is_not_right_is_computed_again(
         save_file(tensors, one)
     source(vae_of(model)).fill(samples)
     assert content_of(project_home) == content
+
+
+def test_a_cache_that_cannot_be_written_is_told_once_and_costs_nothing(
+    model: Path, tmp_path: Path, project_home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    samples, vae = samples_in(tmp_path), vae_of(model)
+    (project_home / ".cache").write_text("a file in the way")
+    for obstacle in ("file in the way", "full disk"):
+        latents = source(vae)
+        if obstacle == "full disk":
+            (project_home / ".cache").unlink()
+            before = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1500, before[1]))
+            try:
+                latents.fill(samples)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        else:
+            latents.fill(samples)
+        assert latents.posterior(samples[4], False).mean.isfinite().all()
+        assert capfd.readouterr().err.count("the latents are not kept for later runs") == 1
+    assert files_in(project_home) == {}
 
 
 def test_nan_latents_name_the_image(model: Path, tmp_path: Path) -> None:

@@ -105,6 +105,17 @@ def test_values_are_read_in_both_spellings() -> None:
         (["--output_name", ""], ["--output_name", "empty"]),
         (["--optimizer_type", "Lion"], ["Lion", "AdamW8bit"]),
         (["--optimizer_args", "weight_decay"], ["weight_decay", "KEY=VALUE"]),
+        (["--optimizer_args", "foo=3"], ["AdamW has no argument foo", "weight_decay"]),
+        (["--optimizer_args", "weight_deca=3"], ["did you mean weight_decay?"]),
+        (["--optimizer_args", "lr=3"], ["--learning_rate"]),
+        (["--optimizer_args", "weight_decay='x'"], ["weight_decay of AdamW is a number, not 'x'"]),
+        (["--optimizer_args", "betas=0.9"], ["two numbers"]),
+        (["--optimizer_args", "amsgrad=1"], ["True or False"]),
+        (["--optimizer_type=Adafactor", "--optimizer_args", "betas=(0.9,0.99)"], ["Adafactor", "betas"]),
+        (["--optimizer_type=Prodigy", "--optimizer_args", "amsgrad=True"], ["Prodigy", "amsgrad"]),
+        (["--learning_rate", "0"], ["--learning_rate", "learns nothing"]),
+        (["--unet_lr", "0", "--text_encoder_lr", "0"], ["--unet_lr, --text_encoder_lr"]),
+        (["--unet_lr", "0", "--network_train_unet_only"], ["--unet_lr"]),
         (["--optimizer_args", "a=__import__('os')"], ["KEY=VALUE"]),
         (["--lr_scheduler", "magic"], ["magic", "cosine"]),
         (["--lr_warmup_steps", "10"], ["constant_with_warmup"]),
@@ -126,6 +137,29 @@ def test_refusals_name_flag_reason_and_next_step(flags: list[str], words: list[s
     assert "next: " in message
     for word in words:
         assert word in message
+
+
+def test_one_part_may_stand_still_and_adafactor_needs_no_rate() -> None:
+    assert parse([*NEEDED, "--text_encoder_lr", "0"]).lr_text_encoder == 0
+    assert parse([*NEEDED, "--learning_rate=0", "--unet_lr=1e-4"]).lr_unet == 1e-4
+    assert parse([*NEEDED, "--optimizer_type=Adafactor", "--learning_rate=0"]).learning_rate == 0
+
+
+@pytest.mark.parametrize("name", ["AdamW", "Prodigy", "Adafactor", "AdamW8bit"])
+def test_the_tables_of_optimiser_arguments_are_the_optimisers_own(name: str) -> None:
+    import importlib
+    import inspect
+
+    from noukii.trainer.optimizer_arguments import ARGUMENTS
+
+    module = {"AdamW": "torch.optim", "Prodigy": "prodigyopt", "Adafactor": "transformers.optimization",
+              "AdamW8bit": "bitsandbytes.optim"}[name]  # fmt: skip
+    made = getattr(pytest.importorskip(module) and importlib.import_module(module), name)
+    theirs = set(inspect.signature(made.__init__).parameters) - {"self", "params", "lr"}
+    if name == "AdamW8bit":  # which has some that are no plain values, and drops one now and then
+        assert set(ARGUMENTS[name]) - {"percentile_clipping"} <= theirs
+    else:
+        assert set(ARGUMENTS[name]) == theirs
 
 
 @pytest.mark.parametrize("missing", range(0, 8, 2))
@@ -174,7 +208,7 @@ def test_no_unknown_flag_is_ever_ignored(name: str) -> None:
         return
     message = refusal(f"--{name}=1")
     assert message.startswith(f"--{name}: ")
-    near = nearest(f"--{name}", [f"--{one}" for one in known])
+    near = nearest(f"--{name}", ["-h", "--help", *(f"--{one}" for one in known)])
     assert near is None or near in message or "TOML" in message
 
 

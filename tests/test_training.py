@@ -6,12 +6,15 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tiny_models import make_tiny_sd
 from tiny_training import (
+    CHECKOUT,
     arguments,
     draw_data,
     launch,
@@ -25,6 +28,8 @@ from tiny_training import (
 from noukii.errors import InputError, RunError
 
 LONG = 120
+STILL = ("--lr_scheduler=constant_with_warmup", "--lr_warmup_steps=9")
+"""The first step of a warm-up has rate 0."""
 
 
 @dataclass(frozen=True)
@@ -307,6 +312,30 @@ def test_files_saved_on_the_way_have_kohyas_names(place: Path, tmp_path: Path) -
     assert metadata_of(output / "disc-000002.safetensors")["ss_epoch"] == "2"
 
 
+def test_the_last_step_is_saved_under_its_number_too(place: Path, tmp_path: Path) -> None:
+    """As upstream does: a script may wait for that name, and saves are compared by their steps."""
+    flags = ["--save_every_n_steps=2", "--save_every_n_epochs=1", "--save_state", "--max_train_steps=10"]
+    output = train_here(place, arguments(place / "model", place / "c.toml", tmp_path / "out", *flags))
+    names = {path.name for path in output.iterdir()}
+    assert {"disc-step00000010.safetensors", "disc-step00000010-state", "disc-000001.safetensors"} <= names
+    assert "disc-000002.safetensors" not in names  # of epochs, upstream leaves out the last
+    assert tensors_of(output / "disc-step00000010.safetensors") == tensors_of(output / "disc.safetensors")
+
+
+def test_pictures_that_cannot_be_written_do_not_end_the_run(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.txt").write_text("a disc --w 64 --h 64 --s 1\n")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "sample").write_text("in the way")
+    flags = ["--sample_prompts", str(tmp_path / "p.txt"), "--sample_every_n_steps=2"]
+    output = train_here(
+        place, arguments(place / "model", place / "c.toml", tmp_path / "out", *flags, steps=3)
+    )
+    assert (output / "disc.safetensors").is_file() and len(metrics_of(output)) == 3
+    assert f"! sample pictures: {output / 'sample'}: could not be written" in capfd.readouterr().err
+
+
 def test_an_earlier_lora_is_never_written_over(place: Path, tmp_path: Path) -> None:
     for name in ("disc.safetensors", "disc-000001.safetensors", "disc-step00000002-state"):
         output = tmp_path / name
@@ -345,7 +374,7 @@ def test_a_lora_without_effect_is_a_failed_run(place: Path, tmp_path: Path) -> N
     with pytest.raises(RunError, match="no effect"):
         train_here(
             place,
-            arguments(place / "model", place / "c.toml", tmp_path / "out", "--learning_rate=0", steps=2),
+            arguments(place / "model", place / "c.toml", tmp_path / "out", *STILL, steps=1),
         )
     assert not list((tmp_path / "out").glob("*.safetensors"))
 
@@ -353,16 +382,73 @@ def test_a_lora_without_effect_is_a_failed_run(place: Path, tmp_path: Path) -> N
 def test_training_goes_on_from_given_weights(place: Path, tmp_path: Path) -> None:
     first = train_here(place, arguments(place / "model", place / "c.toml", tmp_path / "first", steps=5))
     lora = first / "disc.safetensors"
-    still = ["--network_weights", str(lora), "--learning_rate=0"]
+    still = ["--network_weights", str(lora), *STILL]
     again = train_here(
         place, arguments(place / "model", place / "c.toml", tmp_path / "again", *still, steps=1)
     )
     assert tensors_of(again / "disc.safetensors") == tensors_of(lora)
-    with pytest.raises(InputError, match="rank"):
-        train_here(
-            place,
-            arguments(place / "model", place / "c.toml", tmp_path / "no", *still, "--network_dim=8", steps=1),
-        )
+
+
+def test_start_weights_that_do_not_fit_are_refused_from_their_header(place: Path, tmp_path: Path) -> None:
+    """Before torch is loaded and images are encoded, each with the flag that would make it fit."""
+    from safetensors.torch import load_file, save_file
+
+    made = train_here(place, arguments(place / "model", place / "c.toml", tmp_path / "first", steps=1))
+    tensors = load_file(made / "disc.safetensors")
+    files = {"good": tensors}
+    files["half"] = {name: value.bfloat16() for name, value in tensors.items()}
+    files["unet"] = {name: value for name, value in tensors.items() if name.startswith("lora_unet")}
+    files["no alpha"] = {name: value for name, value in tensors.items() if not name.endswith("alpha")}
+    files["xl"] = {name.replace("lora_te_", "lora_te1_"): value for name, value in tensors.items()}
+    wide = dict(tensors)
+    name = next(name for name in tensors if name.endswith("attn2_to_k.lora_down.weight"))
+    import torch
+
+    wide[name] = torch.zeros(4, 2048)
+    files["wide"] = wide
+    for word, content in files.items():
+        save_file(content, tmp_path / f"{word} é.safetensors")
+    (tmp_path / "cut é.safetensors").write_bytes((made / "disc.safetensors").read_bytes()[:-9])
+    (tmp_path / "text é.safetensors").write_text("a LoRA")
+    script = (
+        "import sys\n"
+        "from noukii.errors import InputError\n"
+        "from noukii.trainer.job import check_without_data\n"
+        "from noukii.trainer.settings import parse\n"
+        "try: check_without_data(parse(sys.argv[1:])); print('fits')\n"
+        "except InputError as error: print(error)\n"
+        "print([name for name in ('torch', 'numpy', 'transformers') if name in sys.modules])"
+    )
+
+    def verdict(file: str, *flags: str) -> str:
+        given = ["--network_weights", str(tmp_path / f"{file} é.safetensors"), *flags]
+        done = subprocess.run(
+            [sys.executable, "-c", script,
+             *arguments(place / "model", place / "c.toml", tmp_path / "no", *given)],
+            cwd=CHECKOUT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout.splitlines()[-1] == "[]"
+        return done.stdout
+
+    assert verdict("good").startswith("fits") and verdict("half").startswith("fits")
+    assert verdict("unet", "--network_train_unet_only").startswith("fits")
+    for file, flags, words in (
+        ("good", ["--network_dim=8"], ["has rank 4, this run has 8", "--network_dim 4"]),
+        ("good", ["--network_alpha=2"], ["has alpha 1, this run has 2", "--network_alpha 1"]),
+        ("half", ["--network_alpha=0"], ["has alpha 1, this run has 4"]),
+        ("good", ["--network_train_unet_only"], ["text encoder", "leave --network_train_unet_only out"]),
+        ("unet", [], ["text encoder", "give --network_train_unet_only"]),
+        ("no alpha", [], ["no alphas"]),
+        ("xl", [], ["Stable Diffusion XL"]),
+        ("wide", [], ["2048 wide", "XL"]),
+        ("cut", [], ["cut off"]),
+        ("text", [], ["text"]),
+        ("missing", [], ["there is no such file"]),
+    ):
+        said = verdict(file, *flags)
+        assert said.startswith(str(tmp_path / f"{file} é.safetensors: ")) and "next: " in said, said
+        for word in words:
+            assert word in said
 
 
 def test_regularisation_images_weigh_what_is_asked(place: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from noukii.clip_tokens import ClipTokenizer
 from noukii.errors import InputError
+from noukii.names import printable
 from noukii.project import ASSETS
 from noukii.quiet import prepare_libraries
 from noukii.trainer.checkpoint_header import NEXT_STEP, BaseModelFiles
@@ -21,6 +22,7 @@ from noukii.trainer.checkpoint_header import NEXT_STEP, BaseModelFiles
 prepare_libraries()
 
 import torch  # noqa: E402
+from safetensors import SafetensorError  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from noukii.trainer.text_encoding import clip_text_body, encode_prompt  # noqa: E402
@@ -70,7 +72,14 @@ def load_base_model(
     single = files.kind == "single-file"
     models: dict[str, nn.Module | None] = dict.fromkeys(PARTS)
     for part in parts:
-        model = _from_single_file(files, part, dtype) if single else _from_folder(files, part, dtype)
+        try:
+            model = _from_single_file(files, part, dtype) if single else _from_folder(files, part, dtype)
+        except SafetensorError as error:  # its header was whole when the run was planned
+            raise InputError(
+                files.path,
+                f"its {part} cannot be read: {printable(str(error))}",
+                "check its disk, or download it again",
+            ) from None
         models[part] = model.to(device).eval().requires_grad_(False)
     config = SD15 if single else files.path
     alphas_cumprod, prediction_type = noise_schedule(config / "scheduler")

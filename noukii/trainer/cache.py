@@ -6,7 +6,8 @@ so that they depend on the image alone and not on its neighbours, the precision 
 
 On disk they lie under the project's own cache folder, never beside the images, one file for each
 (content of the image, VAE, size, mirrored). A file that does not say in its header that it is exactly this,
-or whose numbers are not finite, is computed again.
+whose numbers are not those that were written, or not finite, is computed again. A cache that cannot be
+written costs time at the next run and nothing else.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch import Tensor
 from noukii import files, project
 from noukii.dataset.images import open_image
 from noukii.dataset.samples import Sample
+from noukii.disk import write_failure
 from noukii.errors import RunError
 from noukii.progress import Progress
 
@@ -137,14 +139,12 @@ class LatentSource:
             say(f"latents: {len(wanted) - len(missing)} of {len(wanted)} found on disk")
         if not missing:
             return
-        if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            files.remove_temporaries(self._folder)
         with Progress("encoding images", len(missing), "images") as progress:
+            store = self._may_store(progress.say)
             pixels = _ahead(lambda item: _decode(item[1], item[0].flipped), missing, self._workers)
             for (key, sample), values in zip(missing, pixels, strict=True):
                 self._known[key] = self._encode(values, sample)
-                self._write(key, self._known[key])
+                store = store and self._write(key, self._known[key], progress.say)
                 progress.advance()
 
     @property
@@ -216,26 +216,41 @@ class LatentSource:
 
         try:
             with safe_open(self._folder / f"{key.words()}.safetensors", framework="pt") as stream:
-                if (stream.metadata() or {}) != self._header(key):
-                    return None
+                header = stream.metadata() or {}
                 found = Posterior(stream.get_tensor("mean"), stream.get_tensor("std"))
         except (OSError, SafetensorError, ValueError):
             return None
         shape = (4, key.height // 8, key.width // 8)
         sound = all(t.shape == shape and t.dtype == torch.float32 for t in (found.mean, found.std))
-        return found if sound and _is_finite(found) else None
+        return found if sound and header == self._header(key, found) and _is_finite(found) else None
 
-    def _write(self, key: LatentKey, made: Posterior) -> None:
+    def _may_store(self, say: Callable[[str], None]) -> bool:
+        """Make the cache's folder ready; False, and told, if it cannot be."""
         if self._folder is None:
-            return
+            return False
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            files.remove_temporaries(self._folder)
+        except OSError as error:
+            say(_not_kept(self._folder, error))
+            return False
+        return True
+
+    def _write(self, key: LatentKey, made: Posterior, say: Callable[[str], None]) -> bool:
         from safetensors.torch import save
 
+        assert self._folder is not None
         tensors = {"mean": made.mean.contiguous(), "std": made.std.contiguous()}
-        data = save(tensors, metadata=self._header(key))
-        files.write_bytes(self._folder / f"{key.words()}.safetensors", data)
+        data = save(tensors, metadata=self._header(key, made))
+        try:
+            files.write_bytes(self._folder / f"{key.words()}.safetensors", data)
+        except OSError as error:
+            say(_not_kept(self._folder, error))
+            return False
+        return True
 
-    def _header(self, key: LatentKey) -> dict[str, str]:
-        return {"key": key.words(), "vae": self._vae_id}
+    def _header(self, key: LatentKey, made: Posterior) -> dict[str, str]:
+        return {"key": key.words(), "vae": self._vae_id, "sha256": _checksum(made)}
 
 
 class TextSource:
@@ -276,6 +291,17 @@ def _decode(sample: Sample, flipped: bool) -> Tensor:
         raise RunError(
             sample.image.path, f"could be read at the start and cannot now: {error}", "look at the file"
         ) from None
+
+
+def _not_kept(folder: Path, error: OSError) -> str:
+    return f"! {write_failure(folder, error, '')}; the latents are not kept for later runs"
+
+
+def _checksum(posterior: Posterior) -> str:
+    digest = hashlib.sha256()
+    for values in (posterior.mean, posterior.std):
+        digest.update(values.contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def _is_finite(posterior: Posterior) -> bool:

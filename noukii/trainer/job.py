@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from noukii.names import printable
 from noukii.trainer import sampling, state
 from noukii.trainer.batches import Schedule
 from noukii.trainer.checkpoint_header import BaseModelFiles, inspect_base_model
+from noukii.trainer.lora_header import check_start_weights
 from noukii.trainer.settings import TrainerSettings, check_hardware
 
 PARAMETERS_PER_RANK = 590_000
@@ -80,13 +82,12 @@ class Job:
 
 def prepare_job(settings: TrainerSettings) -> Job:
     """Check everything that needs no model and return the run; InputError names what is wrong."""
-    assert settings.pretrained_model_name_or_path and settings.dataset_config and settings.output_dir
+    assert settings.dataset_config and settings.output_dir
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     machine = hardware.detect()
     use_gpu = machine.has_gpu and os.environ.get("ACCELERATE_USE_CPU", "").lower() not in ("1", "true", "yes")
     check_hardware(settings, has_gpu=use_gpu, gpu_capability=machine.gpu_capability)
-    base = inspect_base_model(settings.pretrained_model_name_or_path)
-    _check_clip_skip(settings, base)
+    base, prompts = check_without_data(settings)
     sets = tuple(load_samples(read_config(settings.dataset_config)))
     if settings.cache_text_encoder_outputs and any(
         subset.shuffle_caption for one in sets for subset in one.config.subsets
@@ -95,14 +96,9 @@ def prepare_job(settings: TrainerSettings) -> Job:
             "--cache_text_encoder_outputs", "captions are shuffled, so they change at each step",
             "set shuffle_caption = false in the TOML, or leave the flag away",
         )  # fmt: skip
-    prompts = tuple(sampling.read_prompts(settings.sample_prompts)) if settings.sample_prompts else ()
     saved = state.read_state(settings.resume) if settings.resume else None
     seed = _seed(settings, saved)
-    schedule = Schedule(sets, seed, settings.gradient_accumulation_steps * processes)
-    if settings.max_train_epochs is not None:
-        total = settings.max_train_epochs * schedule.steps_per_epoch
-    else:
-        total = settings.max_train_steps
+    schedule, total = length(settings, sets, seed, processes)
     fingerprint = state.make_fingerprint(settings, sets, state.content_sample(base.weights), processes, total)
     if saved is not None:
         state.check_resume(saved, fingerprint, settings.seed, total)
@@ -121,6 +117,33 @@ def prepare_job(settings: TrainerSettings) -> Job:
         resume=saved,
         fingerprint=fingerprint,
     )
+
+
+def check_without_data(
+    settings: TrainerSettings,
+) -> tuple[BaseModelFiles, tuple[sampling.SamplePrompt, ...]]:
+    """Check every file that the flags name but the data, without torch; InputError names what is wrong.
+
+    For whoever is about to prepare data for a run: base model, --clip_skip, --network_weights,
+    --sample_prompts. (What needs no file at all, `settings.parse` has checked.)
+    """
+    assert settings.pretrained_model_name_or_path
+    base = inspect_base_model(settings.pretrained_model_name_or_path)
+    _check_clip_skip(settings, base)
+    if settings.network_weights and settings.resume is None:
+        check_start_weights(settings, base)
+    prompts = tuple(sampling.read_prompts(settings.sample_prompts)) if settings.sample_prompts else ()
+    return base, prompts
+
+
+def length(
+    settings: TrainerSettings, sets: Sequence[SampleSet], seed: int, processes: int = 1
+) -> tuple[Schedule, int]:
+    """Return which batches make up each step, and how many steps the run has."""
+    schedule = Schedule(sets, seed, settings.gradient_accumulation_steps * processes)
+    if settings.max_train_epochs is not None:
+        return schedule, settings.max_train_epochs * schedule.steps_per_epoch
+    return schedule, settings.max_train_steps
 
 
 def data_notes(sets: tuple[SampleSet, ...]) -> list[str]:
@@ -169,7 +192,7 @@ def _check_output(settings: TrainerSettings, saved: state.SavedState | None) -> 
     assert folder is not None
     goes_on_here = saved is not None and saved.folder.resolve().parent == folder.resolve()
     for path in sorted(folder.iterdir()) if folder.is_dir() and not goes_on_here else []:
-        if _belongs_to(path.name, name):
+        if belongs_to(path.name, name):
             raise InputError(
                 path, "an earlier run left it, and it would be lost",
                 "choose another --output_name or --output_dir, or --resume that run",
@@ -180,7 +203,7 @@ def _check_output(settings: TrainerSettings, saved: state.SavedState | None) -> 
         disk.require_space(settings.logging_dir, 2**20)
 
 
-def _belongs_to(file: str, name: str) -> bool:
+def belongs_to(file: str, name: str) -> bool:
     """Say whether a run called `name` writes a file or folder called `file`."""
     if not file.startswith(name):
         return False

@@ -5,7 +5,8 @@ turns images into latents, the text encoder turns captions into embeddings, then
 method itself is in objective.py, what a step works on in batches.py.
 
 Errors: RunError when the loss or the LoRA is NaN or Inf, when an image cannot be read any more, or when a
-file cannot be written; Interrupted (exit 130) when the user stopped the run and it was saved.
+LoRA cannot be written at the end; Interrupted (exit 130) when the run was stopped and saved. What cannot be
+written on the way - a checkpoint, a picture, the log - is told, and the training goes on.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from noukii import disk
 from noukii.dataset.samples import Sample
 from noukii.errors import InputError, Interrupted, RunError
 from noukii.names import printable
 from noukii.stop import StopSignal
-from noukii.trainer import batches, sampling, state
+from noukii.trainer import batches, sampling, starting, state
 from noukii.trainer.base_model import BaseModel
 from noukii.trainer.batches import Step, derived_seed
 from noukii.trainer.cache import LatentSource, TextSource
@@ -47,6 +50,7 @@ from noukii.trainer.optimizer import (
     make_scheduler,
     parameter_groups,
 )
+from noukii.trainer.overseer import Overseer, driver_speaks
 from noukii.trainer.run_log import RunLog
 from noukii.trainer.saver import Saver, step_name
 from noukii.trainer.setting_up import (
@@ -62,6 +66,7 @@ from noukii.trainer.workers import Workers
 
 def train(job: Job) -> None:
     """Run `job` to its end: train, save, and raise if anything went wrong."""
+    overseer = Overseer()
     workers = Workers(job.use_gpu)
     say: Callable[[str], None] = (
         (lambda text: print(text, flush=True)) if workers.is_main else (lambda text: None)
@@ -77,9 +82,9 @@ def train(job: Job) -> None:
     latents = latent_source(job, workers, say)
     model = load_parts(job, workers, ("unet", "text_encoder"))
     network, text = network_and_text(job, model, workers, given)
-    trainer = _Trainer(job, workers, model, network, latents, text)
+    trainer = _Trainer(job, workers, overseer, model, network, latents, text)
     try:
-        trainer.run(say)
+        trainer.run()
     except torch.OutOfMemoryError:
         raise RunError("GPU", "its memory does not suffice", _memory_advice(job)) from None
     finally:
@@ -91,10 +96,10 @@ class _Trainer:
     """The run itself: models, LoRA, optimiser, and where it is."""
 
     def __init__(
-        self, job: Job, workers: Workers, model: BaseModel, network: LoraNetwork, latents: LatentSource,
-        text: TextSource | None,
+        self, job: Job, workers: Workers, overseer: Overseer, model: BaseModel, network: LoraNetwork,
+        latents: LatentSource, text: TextSource | None,
     ) -> None:  # fmt: skip
-        self.job, self.settings, self.workers = job, job.settings, workers
+        self.job, self.settings, self.workers, self.overseer = job, job.settings, workers, overseer
         self.model, self.network, self.latents, self.text = model, network, latents, text
         groups = parameter_groups(self.settings, network)
         self.parameters: list[nn.Parameter] = [p for group in groups for p in group["params"]]
@@ -102,8 +107,6 @@ class _Trainer:
         self.scheduler = make_scheduler(self.settings, self.optimizer, job.total_steps)
         self.scaler = torch.amp.GradScaler("cuda", enabled=self.settings.mixed_precision == "fp16")
         self.pending: deque[_StepReport] = deque()
-        # accelerate's launcher, if it started this process: once it is gone, nobody can stop the run.
-        self.launcher = os.getppid() if "ACCELERATE_MIXED_PRECISION" in os.environ else None
         self.done = 0
         session, started, written, self.metrics = random_session(), time.time(), {}, ""
         if job.resume is not None:
@@ -111,10 +114,10 @@ class _Trainer:
         self.saver = Saver(
             job, network, self.optimizer_name, model.prediction_type,
             optimizer_state=self._optimizer_state, metrics=lambda: self.log.text(),
-            session_id=session, started_at=started, written=written,
+            say=lambda text: self.log.say(text), session_id=session, started_at=started, written=written,
         )  # fmt: skip
 
-    def run(self, say: Callable[[str], None]) -> None:
+    def run(self) -> None:
         """Train from where the run is to its last step."""
         job, schedule = self.job, self.job.schedule
         job.output_dir.mkdir(parents=True, exist_ok=True)
@@ -129,6 +132,7 @@ class _Trainer:
                 tensorboard=tensorboard, active=self.workers.is_main,
             ) as self.log,
         ):  # fmt: skip
+            starting.training_begins()
             step = schedule.step(self.done)
             inputs = self._gather(step)
             while True:
@@ -144,7 +148,7 @@ class _Trainer:
                     self._save_and_draw(step)
                     step = following
                     continue
-                self._finish(step, stopped and not at_end, say)
+                self._finish(step, stopped and not at_end)
                 return
 
     def _gather(self, step: Step) -> list[tuple[int, Inputs]]:
@@ -204,7 +208,10 @@ class _Trainer:
         return self._should_stop(stop) if self.workers.count == 1 else bool(report[1] > 0)
 
     def _should_stop(self, stop: StopSignal) -> bool:
-        return stop.requested or (self.launcher is not None and os.getppid() != self.launcher)
+        if not stop.requested and self.overseer.is_gone():
+            stop.requested = True
+            self.log.say("the command that started this run is gone: stopping after this step")
+        return stop.requested
 
     def _read_losses(self, keep: int) -> None:
         """Log the losses of all steps but the last `keep` ones; RunError if one is NaN or Inf.
@@ -244,32 +251,53 @@ class _Trainer:
                 self.log.say(f"saved {printable(path.name)}")
         self.workers.wait_for_all()
 
-    def _finish(self, step: Step, stopped: bool, say: Callable[[str], None]) -> None:
+    def _finish(self, step: Step, stopped: bool) -> None:
         self._read_losses(keep=0)
-        saved = []
+        saved: list[Path] = []
+        resumable = True
         if self.workers.is_main:
-            if not stopped and self.job.prompts:
-                self._draw(step.number + 1)
-            saved = self.saver.finish(step.number + 1, self.job.epochs if not stopped else step.epoch + 1)
+            epoch = step.epoch + 1
+            self.saver.hurry = stopped
+            saved, resumable = self.saver.finish(
+                step.number + 1, epoch, step.ends_epoch, epoch if stopped else self.job.epochs
+            )
             for path in saved:
                 self.log.say(f"saved {printable(path)}")
+            if not stopped and self.job.prompts:
+                self._draw(step.number + 1)
         self.workers.wait_for_all()
         if stopped:
-            where = printable(self.job.output_dir / f"{self.settings.name}.safetensors")
-            at = f"stopped after step {step.number + 1} of {self.job.total_steps}"
-            kept = (
-                "the LoRA as it was then is saved" if saved else "the LoRA had no effect yet and is not saved"
-            )
-            folder = self.job.output_dir / state.state_name(self.settings.name)
-            how = (
-                f"go on with the same flags and --resume {printable(folder)}"
-                if self.settings.save_state
-                else "a run with --save_state can be resumed"
-            )
-            raise Interrupted(where, f"{at}; {kept}", how)
+            raise self._interrupted(step, saved, resumable)
+
+    def _interrupted(self, step: Step, saved: list[Path], resumable: bool) -> Interrupted:
+        lora = self.job.output_dir / f"{self.settings.name}.safetensors"
+        at = f"stopped after step {step.number + 1} of {self.job.total_steps}"
+        kept = "the LoRA as it was then is saved"
+        if self.workers.is_main and lora not in saved:
+            kept = "the LoRA had no effect yet and is not saved"
+        if not resumable:
+            kept += ", but not what is needed to go on from here"
+        folder = self.saver.newest_state() if self.settings.save_state else None
+        if folder is not None:
+            how = f"go on with the same flags and --resume {printable(folder)}"
+        else:
+            how = "" if self.settings.save_state else "a run with --save_state can be resumed"
+        return Interrupted(lora, f"{at}; {kept}", "" if driver_speaks() else how)
 
     def _draw(self, number: int) -> None:
-        """Draw the sample pictures; the training goes on afterwards as if nothing had been."""
+        """Draw the sample pictures; if they cannot be, that is told and the training goes on."""
+        try:
+            self._draw_all(number)
+        except OSError as error:
+            folder = self.job.output_dir / sampling.FOLDER
+            self.log.say(f"! sample pictures: {disk.write_failure(folder, error, '')}")
+        except torch.OutOfMemoryError:
+            self.log.say(
+                "! sample pictures: the GPU's memory does not suffice for them; smaller ones may fit"
+            )
+
+    def _draw_all(self, number: int) -> None:
+        """As if nothing had been, the training goes on afterwards."""
         vae = self.latents.vae
         modes = {module: module.training for module in (self.network, self.model.unet) if module is not None}
         encoder = self.model.text_encoder

@@ -9,23 +9,29 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from noukii.errors import InputError, RunError
+from noukii.errors import RunError
 from noukii.files import whole_file
 from noukii.names import printable
 from noukii.quiet import prepare_libraries
-from noukii.trainer.checkpoint_header import what_model_it_is
-from noukii.trainer.not_safetensors import unfinished_download, what_else_it_is
+from noukii.trainer.lora_header import cannot_be_read, inspect_lora
 from noukii.trainer.safetensors_header import BadHeader, Header, read_header
 
 prepare_libraries()
 
 import torch  # noqa: E402
-from safetensors import safe_open  # noqa: E402
-from safetensors.torch import load_file, save, save_file  # noqa: E402
+from safetensors import SafetensorError, safe_open  # noqa: E402
+from safetensors.torch import load_file, save  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 SAVE_DTYPES = {"float": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 """kohya's words for `--save_precision`; None keeps each tensor's own dtype."""
+
+
+CHECK_DISK = "check the free space on the disk, then run again"
+
+
+class UnreadableLora(RunError):
+    """A LoRA file that is not whole, or that the disk does not give back."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +53,8 @@ def write_lora(
     """Write `tensors` (as from `LoraNetwork.state_dict_kohya`) to `path` and return what was read back.
 
     dtype: everything is cast to it, alpha too, as kohya does for `--save_precision`. The two sshs hashes
-    are added to the metadata. Raises RunError for NaN, Inf, no effect or no tensors; `path` is then as it
-    was before.
+    are added to the metadata. Raises OSError if the disk does not take it, UnreadableLora if it does not
+    give it back, RunError for NaN, Inf, no effect or no tensors; `path` is then as it was before.
     """
     path = Path(path)
     data = {
@@ -57,7 +63,8 @@ def write_lora(
     model_hash, legacy_hash = sshs_hashes(data, metadata)
     hashes = {"sshs_model_hash": model_hash, "sshs_legacy_hash": legacy_hash}
     with whole_file(path) as temporary:
-        save_file(data, str(temporary), {**metadata, **hashes})
+        # safetensors' own save_file would hide in an error of its own what the system said
+        temporary.write_bytes(save(data, {**metadata, **hashes}))
         return verify_lora(temporary, called=path)
 
 
@@ -77,25 +84,11 @@ def sshs_hashes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> tuple[s
 def read_lora(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return (tensors, metadata) of a LoRA in kohya's format; raises InputError with what it is instead."""
     path = Path(path)
-    next_step = "give a LoRA in kohya's format (.safetensors)"
-    if not path.is_file():
-        raise InputError(path, "is a folder" if path.is_dir() else "there is no such file", next_step)
-    if reason := unfinished_download(path):
-        raise InputError(path, reason, "let the download finish")
-    if found := what_else_it_is(path):
-        raise InputError(path, *found)
+    header = inspect_lora(path)
     try:
-        header = read_header(path)
-    except BadHeader as error:
-        raise InputError(path, str(error), next_step) from None
-    if not any(name.endswith(".lora_down.weight") for name in header.tensors):
-        if any(".lora_A." in name or ".lora.down." in name for name in header.tensors):
-            raise InputError(path, "is a LoRA in diffusers' naming, not kohya's", "convert it first")
-        what = what_model_it_is(header) or "is a base model, not a LoRA"
-        raise InputError(
-            path, "holds no LoRA of kohya's kind" if what.startswith("is a LoRA") else what, next_step
-        )
-    return load_file(str(path)), header.metadata
+        return load_file(str(path)), header.metadata
+    except (OSError, SafetensorError) as error:
+        raise cannot_be_read(path, error) from None
 
 
 def verify_lora(path: Path, called: Path | None = None) -> LoraReport:
@@ -108,22 +101,18 @@ def verify_lora(path: Path, called: Path | None = None) -> LoraReport:
     try:
         header = read_header(path)
     except BadHeader as error:
-        raise RunError(name, str(error), "check the free space on the disk, then run again") from None
+        raise UnreadableLora(name, str(error), CHECK_DISK) from None
+    except OSError as error:
+        raise UnreadableLora(name, f"cannot be read: {error.strerror or error}", CHECK_DISK) from None
     modules: dict[str, list[str]] = {}
     for key in header.tensors:
         modules.setdefault(key.partition(".")[0], []).append(key)
     if not modules:
         raise RunError(name, "the LoRA has no tensors", "train it again; report this if it happens twice")
-    broken, effective = [], 0
-    alphas: set[float] = set()
-    with safe_open(str(path), framework="pt") as file:
-        for module, keys in modules.items():
-            values = {key.partition(".")[2]: file.get_tensor(key) for key in keys}
-            if not all(bool(torch.isfinite(value).all()) for value in values.values()):
-                broken.append(module)
-            effective += _has_effect(values)
-            if "alpha" in values:
-                alphas.add(float(values["alpha"]))
+    try:
+        broken, effective, alphas = _look_at(path, modules)
+    except (OSError, SafetensorError) as error:
+        raise UnreadableLora(name, f"cannot be read: {printable(str(error))}", CHECK_DISK) from None
     if broken:
         raise RunError(
             name,
@@ -145,6 +134,21 @@ def verify_lora(path: Path, called: Path | None = None) -> LoraReport:
         header.metadata,
         header.size_bytes,
     )
+
+
+def _look_at(path: Path, modules: dict[str, list[str]]) -> tuple[list[str], int, set[float]]:
+    """Return (modules with NaN or Inf, how many have an effect, alphas)."""
+    broken, effective = [], 0
+    alphas: set[float] = set()
+    with safe_open(str(path), framework="pt") as file:
+        for module, keys in modules.items():
+            values = {key.partition(".")[2]: file.get_tensor(key) for key in keys}
+            if not all(bool(torch.isfinite(value).all()) for value in values.values()):
+                broken.append(module)
+            effective += _has_effect(values)
+            if "alpha" in values:
+                alphas.add(float(values["alpha"]))
+    return broken, effective, alphas
 
 
 def _has_effect(values: dict[str, Tensor]) -> bool:

@@ -1,18 +1,30 @@
-"""What a run tells while it trains: progress line, metrics.jsonl, TensorBoard."""
+"""What a run tells while it trains: progress line, metrics.jsonl, TensorBoard.
+
+None of it may end a run. What cannot be written is told once, kept, and written as soon as it can be.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from noukii import files
+from noukii.disk import write_failure
 from noukii.progress import Progress
 
 METRICS_NAME = "metrics.jsonl"
 SMOOTHING = 0.98
 """Share of the earlier losses in the smoothed one: about the last 50 steps count."""
+
+TRY_AGAIN_SECONDS = 30.0
+"""How long after a failed write the next attempt is made."""
 
 
 class RunLog:
@@ -27,25 +39,22 @@ class RunLog:
         self, output_dir: Path, total_steps: int, *, done: int = 0, earlier: str = "",
         tensorboard: Path | None = None, active: bool = True,
     ) -> None:  # fmt: skip
-        self._path = output_dir / METRICS_NAME
         self._lines = earlier.splitlines()
         self._weighted, self._weight = 0.0, 0.0
         for line in self._lines:
             self._smooth(float(json.loads(line)["loss"]))
-        self._total, self._done, self._tensorboard = total_steps, done, tensorboard
-        self._writer: Any = None
+        self._total, self._done = total_steps, done
         self._active = active
+        self._metrics = _MetricsFile(output_dir / METRICS_NAME, self._lines, self.say)
+        self._board = _Board(tensorboard, self.say) if tensorboard is not None and active else None
 
     def __enter__(self) -> RunLog:
         if not self._active:
             return self
-        files.write_text(self._path, self.text())
-        self._stream = open(self._path, "a", encoding="utf-8", buffering=1)
-        if self._tensorboard is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._writer = SummaryWriter(str(self._tensorboard), purge_step=self._done + 1)
         self._progress = Progress("training", self._total, "steps", done=self._done)
+        self._metrics.begin()
+        if self._board is not None:
+            self._board.begin(self._done + 1)
         return self
 
     def __exit__(
@@ -53,10 +62,10 @@ class RunLog:
     ) -> None:
         if not self._active:
             return
+        self._metrics.close()
+        if self._board is not None:
+            self._board.close()
         self._progress.__exit__(kind, error, trace)
-        self._stream.close()
-        if self._writer is not None:
-            self._writer.close()
 
     def text(self) -> str:
         """Return metrics.jsonl as it is up to now."""
@@ -92,18 +101,138 @@ class RunLog:
             "seconds": round(seconds, 4),
             "samples": samples,
         }
-        self._lines.append(json.dumps(line))
-        self._stream.write(self._lines[-1] + "\n")
+        self._metrics.add(json.dumps(line))
         self._progress.advance(note=f"loss {smoothed:.4f}")
-        if self._writer is not None:
+        if self._board is not None:
             scalars = {"loss/current": loss, "loss/average": smoothed}
             scalars |= {f"lr/{name}": rate for name, rate in rates.items()}
             if adapted != rates:
                 scalars |= {f"lr/d*lr/{name}": rate for name, rate in adapted.items()}
-            for name, value in scalars.items():
-                self._writer.add_scalar(name, value, step)
+            self._board.add(scalars, step)
 
     def _smooth(self, loss: float) -> float:
         self._weighted = SMOOTHING * self._weighted + (1 - SMOOTHING) * loss
         self._weight = SMOOTHING * self._weight + (1 - SMOOTHING)
         return self._weighted / self._weight
+
+
+class _MetricsFile:
+    """`lines` on the disk. After a failed write the file is written anew once there is room again."""
+
+    def __init__(self, path: Path, lines: list[str], say: Callable[[str], None]) -> None:
+        self._path, self._lines, self._say = path, lines, say
+        self._stream: Any = None
+        self._size = 0
+        self._failed_at: float | None = None
+
+    def begin(self) -> None:
+        self._rewrite()
+
+    def add(self, line: str) -> None:
+        self._lines.append(line)
+        if self._stream is None:
+            if self._failed_at is None or time.monotonic() - self._failed_at >= TRY_AGAIN_SECONDS:
+                self._rewrite()
+            return
+        data = f"{line}\n".encode()
+        try:
+            rest = data
+            while rest:  # a nearly full disk takes a part of it first
+                rest = rest[self._stream.write(rest) :]
+            self._size += len(data)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # half a line would not be read back
+                os.ftruncate(self._stream.fileno(), self._size)
+            self._drop(error)
+
+    def close(self) -> None:
+        if self._stream is None:
+            self._rewrite()
+        if self._stream is not None:
+            with contextlib.suppress(OSError):
+                self._stream.close()
+            self._stream = None
+        elif self._lines:
+            self._say(f"! {self._path.name} lacks the last steps: it could not be written any more")
+
+    def _rewrite(self) -> None:
+        text = "".join(f"{line}\n" for line in self._lines)
+        try:
+            files.write_text(self._path, text)
+            self._stream = open(self._path, "ab", buffering=0)  # noqa: SIM115  (closed in close or _drop)
+            self._size = self._stream.tell()
+        except OSError as error:
+            self._drop(error)
+            return
+        if self._failed_at is not None:
+            self._failed_at = None
+            self._say(f"{self._path.name} is complete again")
+
+    def _drop(self, error: OSError) -> None:
+        if self._stream is not None:
+            with contextlib.suppress(OSError):
+                self._stream.close()
+            self._stream = None
+        if self._failed_at is None:
+            self._say(f"! {write_failure(self._path, error, '')}; training goes on")
+        self._failed_at = time.monotonic()
+
+
+class _Board:
+    """TensorBoard's event file. After a failed write a new one is begun later."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self._folder, self._say = folder, say
+        self._writer: Any = None
+        self._failed_at: float | None = None
+        self._hook_before = threading.excepthook
+
+    def begin(self, step: int) -> None:
+        threading.excepthook = self._thread_failed
+        self._open(step)
+
+    def add(self, scalars: dict[str, float], step: int) -> None:
+        if self._writer is None:
+            if self._failed_at is not None and time.monotonic() - self._failed_at < TRY_AGAIN_SECONDS:
+                return
+            self._open(step)
+        try:
+            for name, value in scalars.items():
+                if self._writer is not None:
+                    self._writer.add_scalar(name, value, step)
+        except (OSError, ValueError) as error:
+            self._drop(error)
+
+    def close(self) -> None:
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        except (OSError, ValueError) as error:
+            self._drop(error)
+        finally:
+            threading.excepthook = self._hook_before
+
+    def _open(self, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        try:
+            self._writer = SummaryWriter(str(self._folder), purge_step=step)
+            self._failed_at = None
+        except (OSError, ValueError) as error:
+            self._drop(error)
+
+    def _drop(self, error: Exception) -> None:
+        if self._failed_at is None:
+            known = error if isinstance(error, OSError) else OSError(str(error))
+            self._say(f"! TensorBoard: {write_failure(self._folder, known, '')}; training goes on")
+        self._failed_at = time.monotonic()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with contextlib.suppress(OSError, ValueError):
+                writer.close()
+
+    def _thread_failed(self, args: threading.ExceptHookArgs) -> None:
+        """Its writing thread raises what `add` and `close` get to see anyway; told once is enough."""
+        is_theirs = type(args.thread).__name__ == "_AsyncWriterThread"
+        if not (is_theirs and isinstance(args.exc_value, (OSError, ValueError))):
+            self._hook_before(args)

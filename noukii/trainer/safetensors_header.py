@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+import struct
+from dataclasses import dataclass, field
 from pathlib import Path
 
 MAX_HEADER_BYTES = 8 * 2**20
@@ -33,6 +34,8 @@ class TensorInfo:
 
     dtype: str
     shape: tuple[int, ...]
+    begin: int = field(default=0, compare=False)
+    """Where its bytes begin after the header."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Header:
     tensors: dict[str, TensorInfo]
     metadata: dict[str, str]
     size_bytes: int
+    data_begin: int = field(default=0, compare=False)
+    """Where the header ends in the file."""
 
 
 def read_header(path: Path) -> Header:
@@ -75,7 +80,39 @@ def read_header(path: Path) -> Header:
         raise BadHeader(f"is cut off: it has {size:,} bytes, {expected:,} were expected")
     if size > expected:
         raise BadHeader(f"is damaged: it has {size:,} bytes, its header accounts for {expected:,}")
-    return Header(tensors, {str(key): str(value) for key, value in metadata.items()}, size)
+    return Header(tensors, {str(key): str(value) for key, value in metadata.items()}, size, 8 + length)
+
+
+SCALARS = {
+    "F16": "<e",
+    "F32": "<f",
+    "F64": "<d",
+    "I16": "<h",
+    "I32": "<i",
+    "I64": "<q",
+    "U8": "<B",
+    "I8": "<b",
+}
+
+
+def read_scalars(path: Path, header: Header, names: list[str]) -> dict[str, float]:
+    """Return tensors of one number each (a LoRA's alphas); raises BadHeader if one is not, OSError."""
+    found = {}
+    with open(path, "rb") as stream:
+        for name in names:
+            info = header.tensors[name]
+            if math.prod(info.shape) != 1 or (info.dtype not in SCALARS and info.dtype != "BF16"):
+                raise BadHeader(f"is damaged: {name[:100]} is not one number")
+            stream.seek(header.data_begin + info.begin)
+            raw = stream.read(ITEM_BITS[info.dtype] // 8)
+            if info.dtype == "BF16":  # the upper half of a float32
+                raw, form = b"\0\0" + raw, "<f"
+            else:
+                form = SCALARS[info.dtype]
+            if len(raw) != struct.calcsize(form):
+                raise BadHeader("was cut off while it was read")
+            found[name] = float(struct.unpack(form, raw)[0])
+    return found
 
 
 def _check_tensors(entries: dict[str, object]) -> tuple[dict[str, TensorInfo], int]:
@@ -110,7 +147,7 @@ def _check_entry(entry: object) -> tuple[TensorInfo | None, tuple[int, int]]:
     begin, stop = span  # type: ignore[misc]
     if (stop - begin) * 8 != math.prod(shape) * ITEM_BITS[dtype]:  # type: ignore[arg-type]
         return bad
-    return TensorInfo(dtype, tuple(shape)), (begin, stop)  # type: ignore[arg-type]
+    return TensorInfo(dtype, tuple(shape), begin), (begin, stop)  # type: ignore[arg-type]
 
 
 def _whole_numbers(value: object) -> bool:

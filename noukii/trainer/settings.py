@@ -20,6 +20,7 @@ from typing import Any
 from noukii.command_line import Parser
 from noukii.errors import InputError
 from noukii.names import name_problem, printable
+from noukii.trainer.optimizer_arguments import check_arguments
 
 PROGRAM = "train_network.py"
 
@@ -353,8 +354,22 @@ def _check_values(s: TrainerSettings) -> None:
         raise InputError(
             "--min_snr_gamma", f"{s.min_snr_gamma} would leave no loss", "give a positive number; 5 is usual"
         )
-    for text in s.optimizer_args or ():
-        _option(text)
+    check_arguments(s.optimizer, s.optimizer_options)
+    _check_rates(s)
+
+
+def _check_rates(s: TrainerSettings) -> None:
+    if s.optimizer == "Adafactor" and s.optimizer_options.get("relative_step", True):
+        return  # it finds its rate itself
+    rates = [
+        ("--unet_lr" if s.unet_lr is not None else "--learning_rate", s.lr_unet, s.trains_unet),
+        ("--text_encoder_lr" if s.text_encoder_lr else "--learning_rate", s.lr_text_encoder,
+         s.trains_text_encoder),
+    ]  # fmt: skip
+    trained = [(flag, rate) for flag, rate, is_trained in rates if is_trained]
+    if trained and not any(rate for _, rate in trained):
+        flags = ", ".join(dict.fromkeys(flag for flag, _ in trained))
+        raise InputError(flags, "a rate of 0 learns nothing", "give a rate above 0; 1e-4 is usual")
 
 
 def _check_combinations(s: TrainerSettings) -> None:

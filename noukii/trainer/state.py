@@ -14,11 +14,12 @@ the like need no state: they are functions of (seed, step).
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from noukii import files
 from noukii.dataset.samples import SampleSet
-from noukii.errors import InputError, RunError
+from noukii.errors import InputError
 from noukii.names import printable
 from noukii.trainer.settings import TrainerSettings
 
@@ -154,16 +155,23 @@ def save_state(
     optimizer: dict[str, Any],
     metrics: str,
 ) -> None:
-    """Write a state folder, whole or not at all; one of that name that was there before is replaced."""
+    """Write a state folder, whole or not at all; one of that name that was there before is replaced.
+
+    Raises OSError. (Both libraries would write files themselves, and hide in errors of their own what the
+    system said; so they write into memory.)
+    """
     import torch
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     temporary = folder.parent / f"{files.TEMPORARY_PREFIX}{os.getpid()}-{folder.name}"
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir()
-        save_file({name: value.contiguous() for name, value in network.items()}, temporary / NETWORK_NAME)
-        torch.save(optimizer, temporary / OPTIMIZER_NAME)
+        tensors = {name: value.detach().cpu().contiguous() for name, value in network.items()}
+        (temporary / NETWORK_NAME).write_bytes(save(tensors))
+        buffer = io.BytesIO()
+        torch.save(optimizer, buffer)
+        (temporary / OPTIMIZER_NAME).write_bytes(buffer.getbuffer())
         (temporary / METRICS_NAME).write_text(metrics, encoding="utf-8")
         hashes = {
             name: files.sha256_file(temporary / name) for name in (NETWORK_NAME, OPTIMIZER_NAME, METRICS_NAME)
@@ -260,8 +268,8 @@ def is_ours(folder: Path) -> bool:
 def remove_state(folder: Path) -> None:
     """Remove a state of ours: first its name, so that no half state is ever taken for a whole one."""
     if is_ours(folder):
-        gone = Path(tempfile.mkdtemp(prefix=files.TEMPORARY_PREFIX, dir=folder.parent))
-        os.rename(folder, gone / folder.name)
+        gone = folder.parent / f"{files.TEMPORARY_PREFIX}gone-{os.getpid()}-{folder.name}"
+        os.rename(folder, gone)
         shutil.rmtree(gone, ignore_errors=True)
 
 
@@ -354,7 +362,8 @@ def _take_name(temporary: Path, folder: Path) -> None:
         os.rename(temporary, folder)
         return
     if not is_ours(folder):
-        raise RunError(folder, "is in the way and not a state of this trainer", "move it away")
+        reason = "something that is no state of this trainer has that name"
+        raise FileExistsError(errno.EEXIST, reason, os.fspath(folder))
     aside = folder.parent / f"{ASIDE}{folder.name}"
     shutil.rmtree(aside, ignore_errors=True)
     os.rename(folder, aside)

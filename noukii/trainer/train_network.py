@@ -16,7 +16,13 @@ _HERE = os.path.dirname(os.path.realpath(__file__))
 _ROOT = os.path.dirname(os.path.dirname(_HERE))
 sys.path[:] = [_ROOT, *(entry for entry in sys.path if os.path.realpath(entry) not in (_HERE, _ROOT))]
 
+from noukii.trainer.starting import leave_quietly_until_training  # noqa: E402
+
+if __name__ == "__main__":
+    leave_quietly_until_training()  # before the imports that take time
+
 from noukii.command_line import run_command  # noqa: E402
+from noukii.errors import Interrupted  # noqa: E402
 from noukii.trainer.settings import parse  # noqa: E402
 
 
@@ -31,7 +37,10 @@ def main(arguments: list[str]) -> int:
     prepare_libraries()
     from noukii.trainer.loop import train
 
-    train(job)
+    try:
+        train(job)
+    except KeyboardInterrupt:
+        raise Interrupted(job.output_dir, "stopped at once; what came after the last save is lost") from None
     return 0
 
 

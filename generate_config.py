@@ -4,6 +4,14 @@
 from __future__ import annotations
 
 import sys
+
+from noukii.early_stop import stop_quietly_until_started
+
+if __name__ == "__main__":
+    stop_quietly_until_started()  # the imports below take a moment
+
+import importlib.util
+import os
 from pathlib import Path
 
 from noukii import project
@@ -14,7 +22,7 @@ from noukii.names import printable
 
 def parser() -> Parser:
     """Return the argument parser of this command."""
-    from noukii.dataset.arguments import add_data_set_arguments, whole_number
+    from noukii.dataset.arguments import add_data_set_arguments, resolution, whole_number
 
     made = Parser(prog="generate_config.py", description=__doc__)
     add_data_set_arguments(made)
@@ -26,10 +34,10 @@ def parser() -> Parser:
     )
     made.add_argument(
         "--resolution",
-        type=whole_number("--resolution", 64, 2048),
+        type=resolution,
         default=512,
         metavar="PIXELS",
-        help="side of the square whose area a training image may have (default: 512)",
+        help="side of the square whose area a training image may have, a multiple of 64 (default: 512)",
     )
     made.add_argument(
         "--batch-size",
@@ -75,12 +83,45 @@ def main(arguments: list[str]) -> int:
 
 
 def check_output(output: Path, default: bool) -> None:
-    """Refuse a place for the TOML that could not be written, before anything is copied."""
+    """Refuse a place for the TOML that could not be written, before anything is copied.
+
+    A file that is there is written over only if this command wrote it.
+    """
+    if os.path.lexists(output) and not output.is_dir() and not was_written_by_us(output):
+        raise InputError(
+            output, "is there already, and this command has not written it as it is now",
+            "name another --output, or move that file away",
+        )  # fmt: skip
     if output.is_dir():
         raise InputError(output, "is a folder", "name a file: --output FILE.toml")
     if not default and not output.parent.is_dir():
         raise InputError(output.parent, "there is no such folder", "make it first, or name another --output")
 
 
+def was_written_by_us(path: Path) -> bool:
+    """Say whether a file is, to the letter, what this command writes about folders of training copies."""
+    from noukii.dataset.config_file import format_config, read_config
+
+    try:
+        config = read_config(path)
+        same = path.read_text(encoding="utf-8") == format_config(config)
+    except (InputError, OSError, ValueError):
+        return False
+    folders = [subset.image_dir for one in config.datasets for subset in one.subsets]
+    return same and all(folder.parent == project.staging() for folder in folders)
+
+
+def use_our_environment() -> None:
+    """Start again with the checkout's own Python if this one lacks the packages."""
+    ours = project.CHECKOUT / ".venv" / "bin" / "python"
+    named = os.environ.get("NOUKII_PYTHON")
+    wanted = Path(named) if named else ours
+    lacking = any(importlib.util.find_spec(name) is None for name in ("PIL", "tomlkit"))
+    if lacking and os.access(wanted, os.X_OK) and not os.environ.get("NOUKII_STARTED_AGAIN"):
+        os.environ["NOUKII_STARTED_AGAIN"] = "1"
+        os.execv(wanted, [os.fspath(wanted), os.path.abspath(__file__), *sys.argv[1:]])
+
+
 if __name__ == "__main__":
+    use_our_environment()
     sys.exit(run_command(main))

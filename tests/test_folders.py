@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -89,9 +90,18 @@ def test_regularisation_sets_are_named_and_never_trained(project_home: Path, nam
         find_data_sets([(project.image_datasets() / name, 3)], [])
 
 
-def test_reggae_is_no_regularisation(project_home: Path) -> None:
-    fill(project.image_datasets() / "10_reggae")
-    assert list(automatic()[0]) == ["10_reggae"]
+@pytest.mark.parametrize("name", ["10_reggae", "10_regs", "10_regular man", "10_vreg"])
+def test_other_words_are_no_regularisation(project_home: Path, name: str) -> None:
+    fill(project.image_datasets() / name)
+    assert list(automatic()[0]) == [name]
+
+
+def test_a_suggested_path_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
+    inner = fill(tmp_path / "Tom's Series 1" / "1_outfit")
+    with pytest.raises(InputError) as error:
+        find_data_sets([(tmp_path / "Tom's Series 1", None)], [])
+    words = shlex.split(error.value.next_step.partition("as in ")[2])
+    assert words == ["--dataset", str(inner)]
 
 
 def test_a_path_one_level_too_high_or_too_low(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -200,4 +201,5 @@ def test_upstream_gets_nothing_of_our_own_environment(monkeypatch: pytest.Monkey
     kohya, builtin = launch.environment("kohya"), launch.environment("builtin")
     assert not {"PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME", "PYTHONSAFEPATH"} & set(kohya)
     assert builtin["PYTHONPATH"] == str(launch.BUILTIN_SCRIPT.parent.parent.parent)
+    assert (builtin["NOUKII_DRIVER"], builtin["NOUKII_DRIVER_PID"]) == ("1", str(os.getpid()))
     assert kohya["HF_HUB_OFFLINE"] == builtin["HF_HUB_OFFLINE"] == "1"

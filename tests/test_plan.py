@@ -127,6 +127,25 @@ def test_nothing_usable_is_refused_with_every_reason(tmp_path: Path) -> None:
     assert "thin.png" in str(error.value) and "empty.png: 0 bytes" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("words", "limit", "wanted", "unwanted"),
+    [
+        (100, 75, "--max-token-length 150", "225"),
+        (190, 75, "--max-token-length 225", "150"),
+        (190, 150, "--max-token-length 225", "length 150"),
+        (300, 75, "shorten what is longer (up to 300 tokens)", "150"),
+        (300, 225, "225 are the most", "--max-token-length"),
+    ],
+)
+def test_the_advised_token_length_is_one_that_suffices(
+    tmp_path: Path, words: int, limit: int, wanted: str, unwanted: str
+) -> None:
+    folder = fill(tmp_path / "10_cat", {"1.png": (64, 64)})
+    (folder / "1.txt").write_text("cat " * words)
+    (warning,) = plan_of(folder, max_token_length=limit).warnings
+    assert wanted in warning and unwanted not in warning.replace(f"over {limit}", "")
+
+
 def test_long_captions_and_a_keyword_behind_the_limit(tmp_path: Path) -> None:
     folder = fill(tmp_path / "10_cat", {f"{n}.png": (512, 512) for n in (1, 2, 3)})
     long = "a very long and detailed description of a small orange cat that sits near the window " * 12
@@ -138,7 +157,8 @@ def test_long_captions_and_a_keyword_behind_the_limit(tmp_path: Path) -> None:
     assert all(tokens > 190 for _, tokens in report.too_long)
     assert [path.name for path in report.keyword_cut] == ["2.txt"]
     warnings = " ".join(plan.warnings)
-    assert "2 captions over 75 tokens" in warnings and "150" in warnings and "2.txt" in warnings
+    assert "2 captions over 75 tokens" in warnings and "2.txt" in warnings
+    assert "--max-token-length 225" in warnings  # 150 would cut them too
     wide = plan_of(folder, max_token_length=225)
     assert wide.sets[0].captions.too_long == [] and wide.warnings == ()
 

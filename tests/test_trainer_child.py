@@ -25,7 +25,7 @@ from noukii.driver import child
 with open(sys.argv[1], "wb") as log:
     try:
         end = child.run(sys.argv[2:], environment=dict(os.environ), log=log, missing="./setup.sh")
-        print("ENDING", end.exit_code, end.stopped, flush=True)
+        print("ENDING", end.exit_code, end.stopped, "orphaned" * end.orphaned, flush=True)
     except KeyboardInterrupt:
         print("AT ONCE", flush=True)
 """
@@ -53,7 +53,7 @@ def test_piped_output_is_plain_lines_and_the_log_is_whole(tmp_path: Path):
     )
     process = harness(tmp_path / "log", sys.executable, "-c", program)
     out, err = process.communicate()
-    assert out == "loading\nsteps: 0/3\nsteps: 2/3\nsaved\nno end of lineENDING 0 False\n"
+    assert out == "loading\nsteps: 0/3\nsteps: 2/3\nsaved\nno end of lineENDING 0 False \n"
     assert err == ""
     log = (tmp_path / "log").read_bytes()
     assert log == b"loading\n\rsteps: 0/3\rsteps: 1/3\rsteps: 2/3\nsaved\nno end of line"
@@ -72,7 +72,7 @@ def test_on_a_terminal_the_trainer_sees_a_terminal_and_its_bar_arrives_as_it_is(
         pass
     os.close(mine)
     process.wait()
-    assert shown == b"True\r10%\r20%\r\ndone\r\nENDING 0 False\r\n"
+    assert shown == b"True\r10%\r20%\r\ndone\r\nENDING 0 False \r\n"
     assert (tmp_path / "log").read_bytes() == b"True\r10%\r20%\ndone\n"
 
 
@@ -100,7 +100,7 @@ def test_a_trainer_killed_behind_the_launcher_is_known_as_killed(tmp_path: Path)
 POLITE = """
 import signal, time
 wish = []
-signal.signal(signal.SIGINT, lambda *_: wish.append(1))
+for which in (signal.SIGINT, signal.SIGTERM): signal.signal(which, lambda *_: wish.append(1))
 print("ready", flush=True)
 while not wish: time.sleep(0.01)
 print("saved", len(wish), flush=True)
@@ -116,14 +116,65 @@ def test_one_stop_reaches_the_trainer_once_and_it_saves(tmp_path: Path, which: s
     out, err = process.communicate()
     assert (tmp_path / "log").read_text() == "ready\nsaved 1\n"
     if which != signal.SIGHUP:  # then nobody is there to read
-        assert out == "saved 1\nENDING 0 True\n"
-        assert "finishes its step and saves" in err
+        assert out == "saved 1\nENDING 0 True \n"
+        assert "finished and saved" in err
+
+
+def press_until_it_ends(process: subprocess.Popen[str]) -> str:
+    """Press Ctrl-C again and again, as impatient people do."""
+    while True:
+        process.send_signal(signal.SIGINT)
+        try:
+            return process.communicate(timeout=0.3)[0]
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def test_a_trainer_whose_launcher_dies_is_waited_for(tmp_path: Path):
+    go_on = tmp_path / "go on"
+    program = (
+        "import os, time\n"
+        "print(os.getppid(), flush=True)\n"
+        f"while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
+        "print('saved', flush=True)\n"
+    )
+    process = harness(tmp_path / "log", sys.executable, "-c", LAUNCHER, program)
+    assert process.stdout is not None
+    os.kill(int(process.stdout.readline()), signal.SIGKILL)
+    assert process.stdout.readline().startswith("the launcher has ended before the trainer; waiting for it")
+    go_on.touch()
+    out, _ = process.communicate()
+    assert out == "saved\nENDING -9 False orphaned\n"
+
+
+def test_a_stop_reaches_a_trainer_whose_launcher_is_dead(tmp_path: Path):
+    process = harness(
+        tmp_path / "log", sys.executable, "-c", LAUNCHER, "import os; print(os.getppid())\n" + POLITE
+    )
+    assert process.stdout is not None
+    launcher = int(process.stdout.readline())
+    assert process.stdout.readline() == "ready\n"
+    os.kill(launcher, signal.SIGKILL)
+    assert "waiting for it" in process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate()
+    assert out == "saved 1\nENDING -9 True orphaned\n"
+
+
+def test_a_hang_up_that_comes_twice_is_one_wish(tmp_path: Path):
+    process = harness(tmp_path / "log", sys.executable, "-c", LAUNCHER, POLITE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    for _ in range(2):
+        process.send_signal(signal.SIGHUP)
+    process.communicate()
+    assert (tmp_path / "log").read_text() == "ready\nsaved 1\n"
 
 
 def test_a_second_stop_ends_the_trainer_at_once(tmp_path: Path):
     deaf = (
         "import os, signal, time\n"
-        "signal.signal(signal.SIGINT, lambda *_: print('heard', flush=True))\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('heard', flush=True))\n"
         "print(os.getpid(), flush=True)\n"
         "while True: time.sleep(1)\n"
     )
@@ -132,8 +183,7 @@ def test_a_second_stop_ends_the_trainer_at_once(tmp_path: Path):
     trainer = int(process.stdout.readline())
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "heard\n"
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate()
+    out = press_until_it_ends(process)
     assert out == "AT ONCE\n"
     with pytest.raises(ProcessLookupError):
         while True:  # until init has collected it

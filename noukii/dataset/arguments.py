@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from noukii.command_line import Parser
-from noukii.dataset.config_types import MAX_REPEATS
+from noukii.dataset.config_types import MAX_REPEATS, STEP_MULTIPLE
 from noukii.errors import InputError
+from noukii.names import printable
 
 
 def add_data_set_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,17 +65,27 @@ def whole_number(flag: str, least: int, most: int) -> Callable[[str], int]:
     """Return an argparse type for whole numbers in a range, with a message that names the flag."""
 
     def convert(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise InputError(
-                f"{flag} {text}", "is not a whole number", f"{least} to {most} are possible"
-            ) from None
+        possible = f"{least} to {most} are possible"
+        if not re.fullmatch(r"\s*[+-]?[0-9]+\s*", text):
+            raise InputError(f"{flag} {text}", "is not a whole number", possible)
+        digits = len(text.strip().lstrip("+-0"))
+        value = int(text) if digits <= 19 else most + 1  # int() refuses thousands of digits
         if not least <= value <= most:
-            raise InputError(f"{flag} {text}", "is out of range", f"{least} to {most} are possible")
+            raise InputError(f"{flag} {text}", "is out of range", possible)
         return value
 
     return convert
+
+
+def resolution(text: str) -> int:
+    """Read --resolution: pixels of a side, a multiple of 64 as the buckets are."""
+    value = whole_number("--resolution", 64, 2048)(text)
+    if value % STEP_MULTIPLE:
+        near = round(value / STEP_MULTIPLE) * STEP_MULTIPLE
+        raise InputError(
+            f"--resolution {text}", f"is not a multiple of {STEP_MULTIPLE}", f"give --resolution {near}"
+        )
+    return value
 
 
 def _folder(text: str) -> Path:
@@ -97,5 +109,7 @@ class _SetRepeats(argparse.Action):
             raise InputError("--repeats", "stands before any --dataset", "write --dataset PATH --repeats N")
         folder, before = namespace.data_sets[-1]
         if before is not None:
-            raise InputError("--repeats", f"is given twice for {folder}", "write --dataset PATH --repeats N")
+            raise InputError(
+                "--repeats", f"is given twice for {printable(folder)}", "write --dataset PATH --repeats N"
+            )
         namespace.data_sets = [*namespace.data_sets[:-1], (folder, value)]

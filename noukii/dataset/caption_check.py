@@ -109,10 +109,10 @@ class CaptionReport:
             )
         if self.too_long:
             limit = self.max_token_length
-            wider = next((wide for wide in (150, 225) if wide > limit), None)
+            longest = max(tokens for _, tokens in self.too_long)
             said.append(
-                f"{plural(len(self.too_long), 'caption')} over {limit} tokens, the rest is not seen; shorten"
-                + (f", or train with --max-token-length {wider}" if wider else "")
+                f"{plural(len(self.too_long), 'caption')} over {limit} tokens, the rest is not seen;"
+                f" {_longer_remedy(limit, longest)}"
             )
         if self.keyword_cut:
             names = ", ".join(printable(path.name) for path in self.keyword_cut[:5])
@@ -132,6 +132,16 @@ class CaptionReport:
                 f" {printable(images[-1].name)}.txt for the second"
             )
         return said
+
+
+def _longer_remedy(limit: int, longest: int) -> str:
+    """Say what helps where captions have up to `longest` tokens and `limit` are seen."""
+    for wide in (150, 225):
+        if limit < wide and longest <= wide:
+            return f"shorten, or train with --max-token-length {wide}"
+    if limit < 225:
+        return f"--max-token-length 225 sees most of them; shorten what is longer (up to {longest} tokens)"
+    return f"shorten (up to {longest} tokens; 225 are the most that a trainer sees)"
 
 
 def check_captions(infos: Sequence[ImageInfo], keyword: str, max_token_length: int) -> CaptionReport:

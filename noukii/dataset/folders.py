@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ _NEARLY = (
     re.compile(r"(\d+)[\s.-]*(\D.*)", re.DOTALL),
     re.compile(r"(?P<word>.+?)[\s_.-]+(?P<n>\d+)", re.DOTALL),
 )
-_REGULARISATION = re.compile(r"(\d+_)?(regs?|regulari[sz]ation)([_ -].*)?", re.IGNORECASE | re.DOTALL)
+_REGULARISATION = re.compile(r"(\d+_)?(reg|regulari[sz]ation)([_ -].*)?", re.IGNORECASE | re.DOTALL)
+"""`reg`, `reg_man`, `1_reg`, `5_regularization images`; not `regs`, `reggae` or `vreg`: words like others."""
 _DEPTH = 4
 
 
@@ -134,7 +136,7 @@ def _data_set(folder: Path, repeats: int | None, recorded: dict[str, int]) -> Da
             raise InputError(
                 folder,
                 f"its name asks for {in_name} repeats; 1 to {MAX_REPEATS} are possible",
-                f"rename it, or give --dataset {printable(folder)} --repeats N",
+                f"rename it, or give --dataset {_quoted(folder)} --repeats N",
             )
         return DataSet(folder, keyword, in_name, FROM_NAME)
     return DataSet(folder, keyword, DEFAULT_REPEATS, FROM_DEFAULT)
@@ -226,15 +228,20 @@ def _require_images(folder: Path) -> None:
         raise InputError(
             folder,
             f"has no images of its own; the data sets are one level down: {_names(data_sets, folder)}",
-            f"name each, as in --dataset {printable(data_sets[0])}",
+            f"name each, as in --dataset {_quoted(data_sets[0])}",
         )
     if deeper:
         raise InputError(
             folder,
             f"has no images of its own; they are in {_names(deeper, folder)}",
-            f"move them up, or name that folder: --dataset {printable(deeper[0])} --repeats N",
+            f"move them up, or name that folder: --dataset {_quoted(deeper[0])} --repeats N",
         )
     raise InputError(folder, "holds no images", "put pictures and their captions (.txt) into it")
+
+
+def _quoted(path: Path) -> str:
+    """Return `path` as it is typed in a shell."""
+    return shlex.quote(printable(path))
 
 
 def _names(folders: Sequence[Path], parent: Path) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import unicodedata
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -80,8 +81,10 @@ def check_staging(plan: Plan) -> None:
     """Check without writing that the plan can be staged.
 
     Raises:
-        InputError: a source lies in the staging folder or around it, or there is too little space.
+        InputError: a source lies in the staging folder or around it, there is too little space, or the
+            path of the staging folder cannot stand in a data set file.
     """
+    _check_home()
     staging = os.path.realpath(project.staging())
     for each in plan.sets:
         folder = each.data_set.folder
@@ -98,6 +101,20 @@ def check_staging(plan: Plan) -> None:
             )
     files = sum(2 * len(each.images) for each in plan.sets)
     disk.require_space(project.staging(), plan.staging_bytes + files * _BLOCK, plan.largest_bytes)
+
+
+def _check_home() -> None:
+    """Refuse a home whose path no data set file can name."""
+    home = project.home()
+    for char in os.fspath(home):
+        kind = unicodedata.category(char)
+        if kind == "Cs" or (kind in ("Cc", "Zl", "Zp") and char != "\t"):
+            what = "bytes that are not UTF-8" if kind == "Cs" else "a line break or control character"
+            raise InputError(
+                "NOUKII_HOME" if os.environ.get("NOUKII_HOME") else "checkout",
+                f"has {what} in its path, which the trainer's data set file cannot hold: {printable(home)}",
+                "name another folder with NOUKII_HOME",
+            )
 
 
 def _inside(path: str, folder: str) -> bool:

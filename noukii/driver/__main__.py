@@ -9,6 +9,11 @@ import sys
 # file's own folder first, and the checkout takes its place.
 sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
+from noukii.early_stop import stop_quietly_until_started  # noqa: E402
+
+if __name__ == "__main__":
+    stop_quietly_until_started()  # the imports below take a moment
+
 from noukii.command_line import run_command  # noqa: E402
 
 GO_ON = 3

@@ -13,29 +13,35 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType
 from typing import BinaryIO
 
+from noukii.driver import processes
 from noukii.errors import RunError
+from noukii.lock import also_held_by
 from noukii.progress import PLAIN_SECONDS
 from noukii.stop import StopSignal
 
 TAIL_BYTES = 64 * 1024
 """How much of the end of the output is kept for the reading of a failure."""
+SAYING = "stopping: the step that has begun is finished and saved; Ctrl-C again ends it at once"
 LAUNCHER_TRACEBACK = b"Traceback (most recent call last):"
 LAUNCHER_VERDICT = b"subprocess.CalledProcessError: Command "
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How the trainer ended: its status (negative: the signal), the end of its output, our wish to stop."""
+    """How the trainer ended.
+
+    `exit_code` is the started program's (negative: the signal). `stopped`: we were asked to stop.
+    `orphaned`: the launcher died before the trainer, whose own status is unknown then.
+    """
 
     exit_code: int
     tail: str
     stopped: bool
+    orphaned: bool = False
 
 
 def run(
@@ -44,84 +50,115 @@ def run(
     environment: dict[str, str],
     log: BinaryIO,
     missing: str,
-    keep_open: Sequence[int] = (),
+    lock: int | None = None,
 ) -> Ending:
     """Run the trainer to its end.
 
     On a terminal the trainer sees a terminal too, so that its progress bar lives; piped, bars become
     a line every ten seconds. `log` gets every byte. The first Ctrl-C, SIGTERM or hang-up becomes one
-    SIGINT for the training process itself: it finishes its step and saves. A second one kills it and
-    raises KeyboardInterrupt. `keep_open` are file descriptors that the child inherits (our lock).
+    SIGTERM for the training process itself: it finishes its step and saves (SIGINT would do the same,
+    but shows tracebacks where it meets an interpreter that still starts). Ctrl-C once more kills it and
+    raises KeyboardInterrupt.
+
+    `lock` is the descriptor of our folder lock. It becomes the standard input of all that is started,
+    since a launcher passes that on to the trainer, and so the lock is held as long as any of them lives.
+    If the launcher dies, the trainer is waited for all the same.
 
     Raises:
         RunError: the program cannot be started; `missing` is the next step then.
     """
     on_terminal = sys.stdout.isatty()
-    with StopSignal(
-        "stopping: the trainer finishes its step and saves; Ctrl-C again ends it at once"
-    ) as stop:
+    with StopSignal(SAYING) as stop:
         source, sink = _terminal() if on_terminal else os.pipe()
         try:
             child = subprocess.Popen(
                 command,
                 env=environment,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if lock is None else lock,
                 stdout=sink,
                 stderr=sink,
                 start_new_session=True,  # a Ctrl-C in the terminal reaches us alone
-                pass_fds=tuple(keep_open),
             )
         except OSError as error:
             os.close(source)
             raise RunError(command[0], f"cannot be started ({error.strerror})", missing) from None
         finally:
             os.close(sink)
+        if lock is not None:
+            also_held_by(lock, child.pid, "the trainer of a run whose terminal is gone")
         output = _Output(log, sys.stdout.fileno(), bars=on_terminal)
+        following = _Following(child, source, output, stop)
         try:
-            with _hang_up_is_a_stop():
-                _follow(child, source, output, stop, on_terminal)
+            following.to_the_end(on_terminal)
         except BaseException:
             _end_at_once(child)
             raise
         finally:
             os.close(source)
             output.finish()
-    return Ending(child.returncode, output.tail.decode("utf-8", "replace"), stop.requested)
+    tail = output.tail.decode("utf-8", "replace")
+    return Ending(child.returncode, tail, stop.requested, following.orphaned)
 
 
-def _follow(
-    child: subprocess.Popen[bytes], source: int, output: _Output, stop: StopSignal, on_terminal: bool
-) -> None:
-    told = False
-    ended_at = None
-    while True:
-        if stop.requested and not told:
-            told = True
-            _interrupt_trainer(child)
-        if on_terminal:
-            _follow_window_size(source)
-        ready, _, _ = select.select([source], [], [], 0.2)
-        if ready:
+class _Following:
+    """Reads what the trainer prints until it and its launcher have ended; passes a wish to stop on."""
+
+    def __init__(
+        self, child: subprocess.Popen[bytes], source: int, output: _Output, stop: StopSignal
+    ) -> None:
+        self.orphaned = False
+        self._child, self._source, self._output, self._stop = child, source, output, stop
+        self._told = False
+        self._quiet_since: float | None = None
+
+    def to_the_end(self, on_terminal: bool) -> None:
+        while True:
+            self._pass_on_a_stop()
+            if on_terminal:
+                _follow_window_size(self._source)
+            ready, _, _ = select.select([self._source], [], [], 0.2)
+            if ready:
+                try:
+                    block = os.read(self._source, 65536)
+                except OSError:  # how a terminal says that nobody has its other end
+                    block = b""
+                if not block:
+                    break
+                self._output.feed(block)
+            elif self._child.poll() is not None and not self._trainer_lives():
+                # A stray grandchild may hold the pipe for ever; what the trainer printed is read by then.
+                self._quiet_since = self._quiet_since or time.monotonic()
+                if time.monotonic() - self._quiet_since > 5:
+                    break
+        while True:
+            self._pass_on_a_stop()
             try:
-                block = os.read(source, 65536)
-            except OSError:  # how a terminal says that nobody has its other end
-                block = b""
-            if not block:
-                break
-            output.feed(block)
-        elif child.poll() is not None:
-            # A stray grandchild may hold the pipe for ever; what the trainer printed is read by then.
-            ended_at = ended_at or time.monotonic()
-            if time.monotonic() - ended_at > 5:
-                break
-    while True:
-        try:
-            child.wait(0.2)
-            return
-        except subprocess.TimeoutExpired:
-            if stop.requested and not told:
-                told = True
-                _interrupt_trainer(child)
+                self._child.wait(0.2)
+            except subprocess.TimeoutExpired:
+                continue
+            if not self._trainer_lives():
+                return
+            time.sleep(0.2)
+
+    def _pass_on_a_stop(self) -> None:
+        if self._stop.requested and not self._told:
+            self._told = True
+            _ask_to_stop(self._child)
+
+    def _trainer_lives(self) -> bool:
+        """Say whether the launcher, which is gone, has left the trainer behind."""
+        if not self.orphaned:
+            code = self._child.poll()
+            if code == 0 or (code == 1 and LAUNCHER_VERDICT in self._output.tail):
+                return False  # it has waited for the trainer
+            left = [str(one.pid) for one in processes.of_group(self._child.pid)]
+            if code is None or not left:
+                return False
+            self.orphaned = True
+            self._output.note(
+                f"the launcher has ended before the trainer; waiting for it (process {', '.join(left)})"
+            )
+        return bool(processes.of_group(self._child.pid))
 
 
 class _Output:
@@ -155,6 +192,10 @@ class _Output:
         if self._bars and self._line and not self._held and not LAUNCHER_TRACEBACK.startswith(self._line):
             self._show(self._line)
             self._line, self._shown_part = b"", True
+
+    def note(self, text: str) -> None:
+        """Say something of our own between the trainer's lines."""
+        self._show(f"{text}\n".encode())
 
     def finish(self) -> None:
         """Show what was held back: the output ended without the end of its line."""
@@ -211,51 +252,18 @@ def _follow_window_size(terminal: int) -> None:
             fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
 
 
-@contextlib.contextmanager
-def _hang_up_is_a_stop() -> Iterator[None]:
-    """A lost ssh connection stops the trainer as Ctrl-C does (unless nohup asked to ignore it)."""
-    before = signal.getsignal(signal.SIGHUP)
-    if before in (signal.SIG_IGN, None):
-        yield
-        return
-
-    def stop(signum: int, frame: FrameType | None) -> None:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in (1, 2):
-            os.dup2(nowhere, stream)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    signal.signal(signal.SIGHUP, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def _interrupt_trainer(child: subprocess.Popen[bytes]) -> None:
-    """Send one SIGINT to the training process: the launcher's child, or the child itself.
+def _ask_to_stop(child: subprocess.Popen[bytes]) -> None:
+    """Send one SIGTERM to the training process: the launcher's child, or the child itself.
 
     The launcher must not get it, for it would end without waiting for the trainer; nor must the
     trainer's own helpers, which it ends itself.
     """
-    for pid in _children(child.pid) or [child.pid]:
+    trainer = [one.pid for one in processes.children(child.pid)]
+    if not trainer:
+        trainer = [child.pid] if child.poll() is None else processes.eldest(child.pid)
+    for pid in trainer:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGINT)
-
-
-def _children(parent: int) -> list[int]:
-    found = []
-    proc = Path("/proc")
-    if (proc / "self" / "stat").exists():
-        for stat in proc.glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                # the name in brackets may hold anything; the parent is the second field after it
-                if int(stat.read_bytes().rpartition(b")")[2].split()[1]) == parent:
-                    found.append(int(stat.parent.name))
-        return found
-    listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False)
-    rows = [line.split() for line in listing.stdout.splitlines()]
-    return [int(row[0]) for row in rows if len(row) == 2 and int(row[1]) == parent]
+            os.kill(pid, signal.SIGTERM)
 
 
 def _end_at_once(child: subprocess.Popen[bytes]) -> None:

@@ -6,7 +6,7 @@ import re
 import signal
 from dataclasses import dataclass
 
-SETUP = "./setup.sh --training-only mends the trainer's environment"
+SETUP = "./setup.sh --training-only --no-models mends the trainer's environment"
 LAST_LINES = 12
 
 
@@ -35,12 +35,12 @@ _PATTERNS: tuple[tuple[str, str, str], ...] = (
     (
         r"CUDA driver version is insufficient|driver on your system is too old",
         "the NVIDIA driver is too old for the installed torch",
-        "update the driver, or let ./setup.sh install a torch that this driver can run",
+        "update the driver, or let ./setup.sh --training-only --no-models install a torch that it can run",
     ),
     (
         r"no kernel image is available|not compatible with the current PyTorch",
         "the installed torch has no code for this graphics card",
-        "./setup.sh installs a torch that suits the card",
+        "./setup.sh --training-only --no-models installs a torch that suits the card",
     ),
     (
         r"No space left on device|\[Errno 28\]|Disk quota exceeded|\[Errno 27\]|File too large",
@@ -51,7 +51,7 @@ _PATTERNS: tuple[tuple[str, str, str], ...] = (
         r"HeaderTooLarge|MetadataIncompleteBuffer|InvalidHeader|Error while deserializing header"
         r"|invalid load key|size mismatch for|Missing key\(s\) in state_dict",
         "the base model is not a whole Stable Diffusion 1.5 checkpoint",
-        "./setup.sh fetches one (4.3 GB), or --base-model names another",
+        "./setup.sh --training-only --no-kohya fetches one (4.3 GB), or --base-model names another",
     ),
     (
         r"(?i)\b(loss|gradient|latents?)\b[^\n]{0,60}\b(nan|inf|not finite)\b|NaN detected",
@@ -62,7 +62,7 @@ _PATTERNS: tuple[tuple[str, str, str], ...] = (
         r"couldn't connect to|Can't load tokenizer|Can't load the (?:model|configuration)|LocalEntryNotFound"
         r"|offline mode|MaxRetryError|Temporary failure in name resolution",
         "the trainer asked for a file from the network",
-        "./setup.sh --training-only puts the tokenizer into the local cache",
+        "./setup.sh --training-only --no-models puts the tokenizer into the local cache",
     ),
     (
         r"unrecognized arguments: ([^\n]+)",

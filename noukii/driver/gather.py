@@ -16,6 +16,7 @@ from noukii import disk, files, project
 from noukii.driver import outputs
 from noukii.errors import NoukiiError, RunError
 from noukii.names import printable
+from noukii.trainer.safetensors_header import BadHeader, read_header
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,23 @@ def fingerprints(run_folder: Path) -> dict[str, tuple[int, int]]:
     return {
         path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in run_folder.glob("*.safetensors")
     }
+
+
+def changed(run_folder: Path, output_name: str, before: dict[str, tuple[int, int]]) -> list[Path]:
+    """Return the whole LoRA files that a run has written since `fingerprints`; values are not checked."""
+    return [
+        run_folder / name
+        for name, found in sorted(fingerprints(run_folder).items())
+        if before.get(name) != found and _is_whole(run_folder / name) and name.startswith(output_name)
+    ]
+
+
+def _is_whole(lora: Path) -> bool:
+    try:
+        read_header(lora)
+    except (BadHeader, OSError):
+        return False
+    return True
 
 
 def find_loras(
@@ -122,16 +140,18 @@ def assemble(
         RunError: a file could not be written; older results are as they were.
     """
     shelf = project.trained_loras()
-    shelf.mkdir(parents=True, exist_ok=True)
-    _remove_unfinished(shelf)
+    set_aside = None
     others = [
         path
         for pattern in ("prompt_cue-*.txt", "*.toml", "train.log", "metrics.jsonl")
         for path in sorted(run_folder.glob(pattern))
     ]
     need = disk.size(sum(path.stat().st_size for path in (*loras.all, *others)))
-    temporary = Path(tempfile.mkdtemp(prefix=files.TEMPORARY_PREFIX, dir=shelf))
+    temporary = None
     try:
+        shelf.mkdir(parents=True, exist_ok=True)
+        _remove_unfinished(shelf)
+        temporary = Path(tempfile.mkdtemp(prefix=files.TEMPORARY_PREFIX, dir=shelf))
         os.chmod(temporary, files.NEW_FILE_MODE | (files.NEW_FILE_MODE & 0o444) >> 2)
         for path in (*loras.all, *others):
             files.copy_file(path, temporary / path.name)
@@ -141,7 +161,8 @@ def assemble(
         report_problem = _try_report(write_report, temporary)
         target = shelf / result_name
         if outputs.was_interrupted(target):  # what this run has completed
-            os.rename(target, shelf / outputs.free_result_name(f"{result_name}-interrupted", resuming=False))
+            set_aside = shelf / outputs.free_result_name(f"{result_name}-interrupted", resuming=False)
+            os.rename(target, set_aside)
         elif os.path.lexists(target):  # came into being while we trained
             target = shelf / outputs.free_result_name(result_name, resuming=False)
         os.rename(temporary, target)
@@ -150,11 +171,13 @@ def assemble(
             Path(os.fsdecode(error.filename2 or error.filename or shelf)),
             error,
             f"the result needs {need} there; the LoRA is whole in {printable(run_folder)}, older results are"
-            " as they were",
+            f" as they were. Once there is room: {outputs.resume_command(run_folder.parent.name)}",
         ) from None
     finally:
-        if temporary.exists():
+        if temporary is not None and temporary.exists():
             shutil.rmtree(temporary, ignore_errors=True)
+    if set_aside is not None:
+        print(f"what the interrupted run had so far is now {printable(set_aside)}")
     if report_problem:
         print(f"report.html could not be made: {report_problem}")
     return target

@@ -147,6 +147,8 @@ def environment(trainer: str) -> dict[str, str]:
     clean["PYTHONUNBUFFERED"] = "1"
     clean["PYTHONIOENCODING"] = "utf-8:backslashreplace"
     if trainer == "builtin":
+        clean["NOUKII_DRIVER"] = "1"  # how a stopped run goes on is ours to say
+        clean["NOUKII_DRIVER_PID"] = str(os.getpid())  # it saves and ends if we die
         clean["PYTHONPATH"] = str(project.CHECKOUT)
         clean["PYTHONSAFEPATH"] = "1"  # a torch.py in the folder where the user stands is not imported
     return clean

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import math
 import os
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from noukii import project
 from noukii.command_line import Parser
-from noukii.dataset.arguments import add_data_set_arguments, data_sets_from, parse_mixed
+from noukii.dataset.arguments import (
+    add_data_set_arguments,
+    data_sets_from,
+    parse_mixed,
+    resolution,
+    whole_number,
+)
 from noukii.driver.outputs import timestamp
 from noukii.errors import InputError
 from noukii.names import name_problem, printable
 
 DEFAULT_STEPS = 400
+MAX_STEPS = 10_000_000
+"""More is a slip of the finger: it would take months on any machine."""
 DEFAULTS: dict[str, Any] = {
     "learning_rate": 1e-4,
     "resolution": 512,
@@ -37,16 +47,17 @@ SETTLED_BY_US = {
     "--train_batch_size": "--batch-size",
     "--resolution": "--resolution",
     "--resume": "--resume",
+    "--seed": "--seed",
     "--sample_prompts": "--sample-prompts",
     "--sample_every_n_steps": "--sample-every",
     "--save_every_n_steps": "--save-every",
 }
-"""Flags that may not stand behind `--`: the plan, the files and the resuming depend on them."""
+"""Flags that may not stand behind `--`: the plan, the record and the resuming depend on them."""
 WRITES_ELSEWHERE = ("--save_model_as", "--network_module", "--config_file", "--output_config")
 """Flags with which the run would not end with the LoRA file that is gathered."""
 OURS = (
     "--prior_loss_weight", "--learning_rate", "--sdpa", "--gradient_checkpointing", "--cache_latents",
-    "--mixed_precision", "--seed", "--max_data_loader_n_workers", "--network_dim", "--network_alpha",
+    "--mixed_precision", "--max_data_loader_n_workers", "--network_dim", "--network_alpha",
     "--save_state",
 )  # fmt: skip
 """Flags of ours that one behind `--` replaces: argparse keeps the last."""
@@ -178,6 +189,39 @@ def extra_value(options: Options, flag: str) -> str | None:
     return found
 
 
+TRAINER_WORDS = {
+    "network_dim": "--rank",
+    "network_alpha": "--alpha",
+    "mixed_precision": "--precision",
+    "learning_rate": "--learning-rate",
+    "gradient_checkpointing": "--gradient-checkpointing on",
+    **{theirs.removeprefix("--"): ours for theirs, ours in SETTLED_BY_US.items()},
+}
+"""The trainer's name of a setting, and the flag of ours that sets it."""
+
+
+def in_our_words(text: str, extra: tuple[str, ...]) -> str:
+    """Return a trainer's advice with our flags in the place of its own, but for what stands behind `--`."""
+    theirs = set(_flags(extra))
+
+    def ours(found: re.Match[str]) -> str:
+        return found[0] if found[0] in theirs else TRAINER_WORDS.get(found[1], found[0])
+
+    return re.sub(r"--(\w+)", ours, text)
+
+
+@contextlib.contextmanager
+def in_our_flags(options: Options) -> Iterator[None]:
+    """Let the trainer's refusals name our flags."""
+    try:
+        yield
+    except InputError as error:
+        where = TRAINER_WORDS.get(error.where.removeprefix("--"), error.where)
+        if error.where in _flags(options.extra):
+            where = error.where
+        raise InputError(where, error.reason, in_our_words(error.next_step, options.extra)) from None
+
+
 def _check(options: Options) -> None:
     if options.output_name is not None and (problem := name_problem(options.output_name)):
         raise InputError(
@@ -197,12 +241,19 @@ def _check(options: Options) -> None:
         if not options.sample_prompts.is_file():
             raise InputError(options.sample_prompts, "there is no such file", "one prompt a line is wanted")
     for flag in _flags(options.extra):
-        if flag in SETTLED_BY_US:
+        if settled := _meant(flag, SETTLED_BY_US):
             raise InputError(
-                flag, "is settled by a flag of this command", f"give {SETTLED_BY_US[flag]} in front of the --"
+                flag,
+                "is settled by a flag of this command",
+                f"give {SETTLED_BY_US[settled]} in front of the --",
             )
-        if flag in WRITES_ELSEWHERE:
+        if _meant(flag, WRITES_ELSEWHERE):
             raise InputError(flag, "cannot be changed: the result would not be gathered", "leave it away")
+
+
+def _meant(flag: str, among: Iterable[str]) -> str | None:
+    """Return the one of `among` that a trainer may take `flag` for: kohya's accepts abbreviations."""
+    return next((known for known in among if known.startswith(flag) and len(flag) > 2), None)
 
 
 def _split_extra(argv: list[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -262,25 +313,40 @@ def _parser() -> Parser:
         help="SD1.5 as one .safetensors file or a diffusers folder, or: demo "
         "(default: kohya_ss/models/v1-5-pruned-emaonly.safetensors)",
     )  # fmt: skip
-    add("--steps", type=_whole(1), metavar="N", help=f"optimiser steps (default: {DEFAULT_STEPS})")
     add(
-        "--epochs", type=_whole(1), metavar="N", help="instead of --steps: passes over all images and repeats"
+        "--steps",
+        type=whole_number("--steps", 1, MAX_STEPS),
+        metavar="N",
+        help=f"optimiser steps (default: {DEFAULT_STEPS})",
     )
-    add("--learning-rate", type=_positive, metavar="X", help="default: 1e-4")
+    add(
+        "--epochs", type=whole_number("--epochs", 1, MAX_STEPS), metavar="N",
+        help="instead of --steps: passes over all images and repeats",
+    )  # fmt: skip
+    add("--learning-rate", type=_positive("--learning-rate", 10), metavar="X", help="default: 1e-4")
     add(
         "--resolution",
-        type=_resolution,
+        type=resolution,
         metavar="N",
         help="pixels of a side, a multiple of 64 (default: 512)",
     )
-    add("--batch-size", type=_whole(1, 1024), metavar="N", help="images per step (default: 4)")
     add(
-        "--rank", type=_whole(1, 4096), metavar="N", help="of the LoRA; its size grows with it (trainer's: 4)"
+        "--batch-size",
+        type=whole_number("--batch-size", 1, 1024),
+        metavar="N",
+        help="images per step (default: 4)",
     )
-    add("--alpha", type=_positive, metavar="X", help="the LoRA is scaled by alpha/rank (trainer's: 1)")
+    add(
+        "--rank", type=whole_number("--rank", 1, 4096), metavar="N",
+        help="of the LoRA; its size grows with it (trainer's: 4)",
+    )  # fmt: skip
+    add(
+        "--alpha", type=_positive("--alpha", 1e6), metavar="X",
+        help="the LoRA is scaled by alpha/rank (trainer's: 1)",
+    )  # fmt: skip
     add(
         "--seed",
-        type=_whole(0, 2**32 - 1),
+        type=whole_number("--seed", 0, 2**32 - 1),
         metavar="N",
         help="of everything random (default: drawn and told)",
     )
@@ -294,8 +360,11 @@ def _parser() -> Parser:
     )  # fmt: skip
     add("--max-token-length", type=int, choices=(75, 150, 225), help="tokens of a caption that are used")
     add("--trainer", choices=("kohya", "builtin"), help="default: kohya where setup.sh installed it")
-    add("--save-every", type=_whole(1), metavar="N", help="also keep the LoRA every N steps")
-    add("--sample-every", type=_whole(1), metavar="N", help="draw sample pictures every N steps")
+    for flag, what in (
+        ("--save-every", "also keep the LoRA every N steps"),
+        ("--sample-every", "draw sample pictures every N steps"),
+    ):
+        add(flag, type=whole_number(flag, 1, MAX_STEPS), metavar="N", help=what)
     add(
         "--sample-prompts", type=Path, metavar="FILE",
         help="what to draw, a prompt a line (default: keyword and key concepts of the data sets)",
@@ -306,33 +375,17 @@ def _parser() -> Parser:
     return parser
 
 
-def _whole(low: int, high: int | None = None):  # type: ignore[no-untyped-def]
-    span = f"of {low} or more" if high is None else f"from {low} to {high}"
-
-    def convert(text: str) -> int:
+def _positive(flag: str, most: float) -> Callable[[str], float]:
+    def convert(text: str) -> float:
         try:
-            value = int(text)
+            value = float(text)
         except ValueError:
-            value = low - 1
-        if value < low or (high is not None and value > high):
-            raise argparse.ArgumentTypeError(f"'{printable(text)}' is not a whole number {span}")
+            value = math.nan
+        if not (math.isfinite(value) and 0 < value <= most):
+            raise InputError(
+                f"{flag} {text}", "is not a number above 0" if not value > most else "is out of range",
+                f"more than 0 and at most {most:g} is possible",
+            )  # fmt: skip
         return value
 
     return convert
-
-
-def _resolution(text: str) -> int:
-    value = _whole(64, 2048)(text)
-    if value % 64:
-        raise argparse.ArgumentTypeError(f"{value} is not a multiple of 64")
-    return value
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"'{printable(text)}' is not a number above 0")
-    return value

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import filecmp
+import glob
 import json
 import os
+import shlex
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -102,21 +105,46 @@ def newest_state(output_name: str) -> Path:
             f"no run named {printable(output_name)} has left a state to go on from{known}",
             "leave --resume away to start from the beginning",
         )
-    return max(states, key=lambda path: (path.parent.stat().st_mtime_ns, _step_of(path) or 0, path.name))
+    return max(states, key=lambda path: (path.parent.stat().st_mtime_ns, step_of(path) or 0, path.name))
 
 
 def _is_whole(state: Path) -> bool:
     # A state of ours is renamed when it is whole. kohya's is made in place; train_state.json comes with
     # its first files, so that a state of a killed kohya run may lack parts; its own error says so then.
-    return not state.name.startswith(files.TEMPORARY_PREFIX) and _step_of(state) is not None
+    return not state.name.startswith(files.TEMPORARY_PREFIX) and step_of(state) is not None
 
 
-def _step_of(state: Path) -> int | None:
+def step_of(state: Path) -> int | None:
     """Return the step of a saved state (ours, or kohya's); None if the folder is none."""
     for name, key in (("state.json", "step"), ("train_state.json", "current_step")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             return int(json.loads((state / name).read_text(encoding="utf-8"))[key])
     return None
+
+
+def working_folder(output_name: str, state: Path | None) -> Path | None:
+    """Return the working folder of the newest run of that name that can be gone on with or gathered.
+
+    `state` is the newest state of that name. Newer may be a run that has ended without one (kohya's
+    trainer saves none unless it is asked to); its LoRA is all that is needed to gather it.
+    """
+    folders = [path.parent for path in runs_of(output_name).glob(f"*/{glob.escape(output_name)}.safetensors")]
+    if state is not None:
+        folders.append(state.parent)
+    return max(folders, key=lambda path: (path.stat().st_mtime_ns, path.name), default=None)
+
+
+def result_with(lora: Path) -> Path | None:
+    """Return the finished result that holds this very LoRA file, or None: then it was not gathered."""
+    for found in sorted(project.trained_loras().glob(f"*/{glob.escape(lora.name)}")):
+        if not was_interrupted(found.parent) and filecmp.cmp(found, lora, shallow=False):
+            return found.parent
+    return None
+
+
+def resume_command(output_name: str) -> str:
+    """Return what the user types to go on with a run."""
+    return f"./run_training.sh --output-name {shlex.quote(printable(output_name))} --resume"
 
 
 def check_space(needs: Iterable[tuple[Path, int, int]]) -> None:

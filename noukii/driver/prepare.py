@@ -15,7 +15,7 @@ from noukii.dataset.images import Skipped
 from noukii.dataset.plan import Plan, make_plan
 from noukii.driver import estimate, kohya_tokenizer, launch, outputs
 from noukii.driver.launch import TrainerCall
-from noukii.driver.options import Options, default_base_model, extra_value
+from noukii.driver.options import MAX_STEPS, Options, default_base_model, extra_value, in_our_flags
 from noukii.errors import InputError
 from noukii.trainer.checkpoint_header import BaseModelFiles, inspect_base_model
 
@@ -35,15 +35,32 @@ class Prepared:
     data_sets: tuple[DataSet, ...]
     plan: Plan
     resume: Path | None
+    """The saved state to go on from"""
+    earlier: Path | None = None
+    """The working folder of the run that --resume means"""
 
 
-def settle(options: Options) -> tuple[Options, Path | None]:
-    """Fill in what was not given: from the run that is resumed, then from the defaults."""
+def settle(options: Options) -> tuple[Options, Path | None, Path | None]:
+    """Fill in what was not given: from the run that is resumed, then from the defaults.
+
+    Returns the options, the state to go on from and the working folder of that run.
+    """
     if not options.resume:
-        return options.with_defaults(), None
+        return options.with_defaults(), None, None
     assert options.output_name is not None
-    state = outputs.newest_state(options.output_name)
-    return options.completed_by(outputs.read_record(state.parent)).with_defaults(), state
+    none_there: InputError | None = None
+    state = None
+    try:
+        state = outputs.newest_state(options.output_name)
+    except InputError as problem:
+        none_there = problem
+    folder = outputs.working_folder(options.output_name, state)
+    if folder is None:
+        assert none_there is not None
+        raise none_there
+    if state is not None and state.parent != folder:
+        state = None
+    return options.completed_by(outputs.read_record(folder)).with_defaults(), state, folder
 
 
 def prepare(options: Options, advance: Callable[[], object] | None = None) -> Prepared:
@@ -54,7 +71,7 @@ def prepare(options: Options, advance: Callable[[], object] | None = None) -> Pr
     Raises:
         InputError: with everything that is wrong with the base model or the folders; nothing was written.
     """
-    options, resume = settle(options)
+    options, resume, earlier = settle(options)
     trainer = choose_trainer(options.trainer)
     base = None
     base_problem: InputError | None = None
@@ -70,11 +87,17 @@ def prepare(options: Options, advance: Callable[[], object] | None = None) -> Pr
         if base_problem:  # both are wrong: say both at once
             print(base_problem, file=sys.stderr)
         raise
-    if base_problem and not (options.dry_run and options.base_model == default_base_model()):
+    planned_only = options.dry_run and not options.resume and options.base_model == default_base_model()
+    if base_problem and not planned_only:
         raise base_problem
-    return Prepared(
-        options, trainer, base, tuple(data_sets), _plan(options, data_sets, ignored, advance), resume
-    )
+    if base and trainer == "builtin":
+        _check_builtin_files(options, base)
+    plan = _plan(options, data_sets, ignored, advance)
+    if plan.steps > MAX_STEPS:
+        raise InputError(
+            "--epochs", f"come to {plan.steps} steps, and {MAX_STEPS} are possible", "give fewer epochs"
+        )
+    return Prepared(options, trainer, base, tuple(data_sets), plan, resume, earlier)
 
 
 def _plan(
@@ -110,7 +133,7 @@ def choose_trainer(wanted: str | None) -> str:
         raise InputError(
             missing[0],
             "is not there, so kohya's trainer cannot run",
-            "./setup.sh --training-only installs it; --trainer builtin needs nothing more",
+            "./setup.sh --training-only --no-models installs it; --trainer builtin needs nothing more",
         )
     return wanted or ("builtin" if missing else "kohya")
 
@@ -120,21 +143,33 @@ def _inspect(path: Path) -> BaseModelFiles:
         raise InputError(
             path,
             "the base model is not there",
-            "./setup.sh fetches it (4.3 GB), or --base-model names another (demo: a small one)",
+            "./setup.sh --training-only --no-kohya fetches it (4.3 GB), or --base-model names another",
         )
     return inspect_base_model(path)
 
 
 def _check_builtin_flags(options: Options) -> None:
-    """Let the trainer's own parser look at what stands behind `--`, and at the sample prompts."""
+    """Let the trainer's own parser look at all flags, those behind `--` too, and at the sample prompts."""
     from noukii.trainer import sampling, settings
 
-    settings.parse(launch.trainer_flags(_call_for_check(options)))
-    if options.sample_prompts is not None:
-        sampling.read_prompts(options.sample_prompts)
+    with in_our_flags(options):
+        settings.parse(launch.trainer_flags(_call_for_check(options)))
+        if options.sample_prompts is not None:
+            sampling.read_prompts(options.sample_prompts)
+
+
+def _check_builtin_files(options: Options, base: BaseModelFiles) -> None:
+    """Let the trainer look at what its flags want of the base model, and at the LoRA to start from."""
+    from noukii.trainer import job, settings
+
+    call = replace(_call_for_check(options), base_model=base.path)
+    with in_our_flags(options):
+        parsed = settings.parse(launch.trainer_flags(call))
+        job.check_without_data(replace(parsed, sample_prompts=None))
 
 
 def _call_for_check(options: Options) -> TrainerCall:
+    """Return the launch as far as the options alone decide it."""
     nowhere = Path("checked before it is known")
     assert options.learning_rate is not None and options.output_name is not None
     return TrainerCall(
@@ -147,15 +182,20 @@ def _call_for_check(options: Options) -> TrainerCall:
         output_dir=nowhere,
         output_name=options.output_name,
         learning_rate=options.learning_rate,
-        seed=0,
+        seed=options.seed or 0,
         precision="no",
         gradient_checkpointing=False,
         cpu=False,
         threads=1,
         steps=options.steps,
         epochs=options.epochs,
+        rank=options.rank,
+        alpha=options.alpha,
+        max_token_length=options.max_token_length or 75,
+        save_every=options.save_every,
         sample_every=options.sample_every,
         sample_prompts=options.sample_prompts or nowhere,
+        resume=nowhere if options.resume else None,
         extra=options.extra,
     )
 

@@ -6,17 +6,15 @@ Nothing is written before all checks have passed; nothing is called a result bef
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
-import resource
 import shlex
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +24,20 @@ from noukii.dataset.folders import record_repeats
 from noukii.dataset.plan import Plan
 from noukii.dataset.plan_text import describe
 from noukii.dataset.staging import check_staging, stage, staged_config
-from noukii.driver import child, diagnosis, estimate, gather, kohya_tokenizer, launch, outputs, prepare
-from noukii.driver.options import parse, replaced_flags
+from noukii.driver import (
+    child,
+    diagnosis,
+    estimate,
+    facts,
+    gather,
+    kohya_tokenizer,
+    launch,
+    outputs,
+    prepare,
+    resuming,
+)
+from noukii.driver.options import Options, in_our_words, parse, replaced_flags
+from noukii.driver.outputs import RECORD_NAME
 from noukii.driver.prepare import Machine, Prepared
 from noukii.driver.samples import default_prompts
 from noukii.errors import Interrupted, RunError
@@ -37,27 +47,49 @@ from noukii.progress import duration
 
 CONFIG_NAME = "config_sat_nouki.toml"
 LOG_NAME = "train.log"
-PACKAGES = ("torch", "transformers", "diffusers", "accelerate", "safetensors", "pillow")
+COMMAND = "command"
+"""The record's key for the trainer's command."""
+REFUSED = 2
+"""Our trainer's exit code where it would not begin."""
 
 
 def main(arguments: list[str]) -> int:
     """Run ./run_training.sh; returns the exit code or raises one of our own errors."""
     options = parse(arguments)
-    with _looking(options.json) as advance:
-        prepared = prepare.prepare(options, advance)
+    try:
+        prepared, machine, has_ended = _prepare(options)
+    except KeyboardInterrupt:
+        raise Interrupted("run_training.sh", "stopped before anything was done") from None
     if options.json:
         print(json.dumps(_plan_facts(prepared), indent=2))
         return 0
     _say_plan(prepared)
+    if not has_ended:
+        check_staging(prepared.plan)
     if options.dry_run:
+        if has_ended:
+            print("the run has ended; without --dry-run its LoRA is checked and gathered")
         print("dry run: nothing was written")
         return 0
-    machine = prepare.fit_machine(prepared)
     _say_machine(prepared, machine)
-    check_staging(prepared.plan)
-    prepare.require_space(prepared)
+    if not has_ended:
+        prepare.require_space(prepared)
     with folder_lock(project.kohya() / "dataset", "run_training.sh") as lock:
-        return _Run(prepared, machine, lock).run()
+        run = _Run(prepared, machine, lock)
+        try:
+            return run.gather_only() if has_ended else run.run()
+        except KeyboardInterrupt:  # between two steps of ours; each has its own words
+            raise Interrupted(
+                "run_training.sh", "ended at once", "the same command starts it again"
+            ) from None
+
+
+def _prepare(options: Options) -> tuple[Prepared, Machine, bool]:
+    """Check all that can be checked before anything is written; also say if only the gathering is left."""
+    with _looking(options.json) as advance:
+        prepared = prepare.prepare(options, advance)
+    machine = prepare.fit_machine(prepared)
+    return prepared, machine, prepared.earlier is not None and resuming.check(prepared, machine)
 
 
 @contextlib.contextmanager
@@ -98,14 +130,14 @@ def _say_plan(prepared: Prepared) -> None:
     if base is None:
         print(
             f"base model: {printable(prepared.options.base_model or '')} is not there yet;"
-            " ./setup.sh fetches it (4.3 GB)"
+            " ./setup.sh --training-only --no-kohya fetches it (4.3 GB)"
         )
     else:
         print(f"base model: {printable(base.path)} ({disk.size(base.size_bytes)}, {base.dtype})")
     print(f"trainer: {'kohya, in its own environment' if prepared.trainer == 'kohya' else 'built-in'}")
     if replaced := replaced_flags(prepared.options):
         print(f"given behind -- and used instead of noukii's own: {', '.join(replaced)}")
-    if prepared.resume:
+    if prepared.resume and outputs.step_of(prepared.resume) != prepared.plan.steps:
         print(f"going on from {printable(prepared.resume)}")
 
 
@@ -133,14 +165,27 @@ class _Run:
         self._settle_names()
         options = self.prepared.options
         print(f"seed: {options.seed}" + ("" if self.seed_given else " (drawn; --seed repeats the run)"))
-        record_repeats(self.prepared.data_sets)
+        kept = _contents(self.folder / RECORD_NAME, self.folder / CONFIG_NAME)
         try:
+            record_repeats(self.prepared.data_sets)
             command = self._write_inputs()
-        except BaseException:
-            if self.is_new:
-                shutil.rmtree(self.folder, ignore_errors=True)
+        except BaseException as error:
+            self._take_back(kept)
+            if isinstance(error, KeyboardInterrupt):
+                raise self._stopped_early() from None
             raise
-        return self._train(command)
+        return self._train(command, kept)
+
+    def gather_only(self) -> int:
+        """Gather the result of a run that has ended, but whose result could not be put in its place."""
+        options, folder = self.prepared.options, self.prepared.earlier
+        assert options.output_name is not None and folder is not None
+        self.name, self.folder, self.log, self.before = options.output_name, folder, folder / LOG_NAME, {}
+        print("this run has ended; its LoRA is checked and gathered")
+        record = outputs.read_record(folder)
+        self.command = list(map(str, record.get(COMMAND) or []))
+        self.started, self.finished = facts.times(folder / f"{self.name}.safetensors")
+        return self._finish(trained_here=False)
 
     def _settle_names(self) -> None:
         """Choose the name and the working folder; a resumed run goes on in its own."""
@@ -149,7 +194,10 @@ class _Run:
         self.name = outputs.free_result_name(options.output_name, resuming=resume is not None)
         if self.name != options.output_name:
             taken = project.trained_loras() / options.output_name
-            print(f"{printable(taken)} is there already and stays as it is; this run is named {self.name}")
+            print(
+                f"{printable(taken)} is there already and stays as it is; this run is named"
+                f" {printable(self.name)}"
+            )
         self.is_new = resume is None or self.name != options.output_name
         self.folder = outputs.new_run_folder(self.name) if resume is None or self.is_new else resume.parent
         self.log = self.folder / LOG_NAME
@@ -159,6 +207,16 @@ class _Run:
         self.prepared = replace(
             self.prepared, options=replace(options, seed=seed, trainer=self.prepared.trainer)
         )
+
+    def _take_back(self, kept: dict[Path, bytes]) -> None:
+        """Leave things as they were before a run that was not begun."""
+        if self.is_new:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self.folder.parent.rmdir()
+            return
+        for path, content in kept.items():
+            files.write_bytes(path, content)
 
     def _write_inputs(self) -> list[str]:
         """Stage the images, write what the trainer reads, and return its command."""
@@ -186,8 +244,12 @@ class _Run:
         if prepared.trainer == "kohya":
             kohya_tokenizer.provide()
         files.write_text(call.accelerate_config, launch.accelerate_config(call.cpu, call.precision))
-        outputs.write_record(folder, self._record())
-        return launch.command(call)
+        command = launch.command(call)
+        outputs.write_record(
+            folder,
+            self._record() | {COMMAND: command, resuming.MADE_OF: resuming.made_of(prepared, self.machine)},
+        )
+        return command
 
     def _record(self) -> dict[str, Any]:
         """What --resume needs: the options, and the data sets even where they were found by themselves."""
@@ -196,45 +258,89 @@ class _Run:
             options = replace(options, explicit=tuple((one.folder, None) for one in self.prepared.data_sets))
         return options.record()
 
-    def _train(self, command: list[str]) -> int:
+    def _train(self, command: list[str], kept: dict[Path, bytes]) -> int:
         shown = shlex.join(map(printable, command))
-        print(f"\n$ {shown}\n", flush=True)
         self.command, self.started = command, time.time()
-        with open(self.log, "ab", buffering=0) as log:
-            log.write(f"$ {shown}\n".encode())
-            end = child.run(
-                command,
-                environment=launch.environment(self.prepared.trainer),
-                log=log,
-                missing=diagnosis.SETUP,
-                keep_open=[self.lock],
-            )
+        try:
+            print(f"\n$ {shown}\n", flush=True)
+            with open(self.log, "ab", buffering=0) as log:
+                log.write(f"$ {shown}\n".encode())
+                end = child.run(
+                    command,
+                    environment=launch.environment(self.prepared.trainer),
+                    log=log,
+                    missing=diagnosis.SETUP,
+                    lock=self.lock,
+                )
+        except KeyboardInterrupt:
+            raise self._ended_at_once() from None
+        self.finished = time.time()
         status = diagnosis.status_of(end.tail, end.exit_code)
-        if status == 0:
-            return self._finish()
-        if end.stopped or status == outputs.INTERRUPTED:
-            raise self._interrupted()
-        raise self._failed(end.tail, status)
+        if status == REFUSED and self.prepared.trainer == "builtin" and not self.is_new:
+            self._take_back(kept)
+        launcher_died = end.orphaned or end.exit_code < 0
+        try:
+            if status == 0 or (launcher_died and self._has_trained_all()):
+                return self._finish(trained_here=True)
+            if end.stopped or status == outputs.INTERRUPTED:
+                raise self._interrupted("stopped")
+            if launcher_died and self._loras().final:
+                raise self._interrupted("accelerate's launcher was ended from outside, and the run with it")
+            raise self._failed(end.tail, status)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                self.folder, "stopped while the result was gathered; all that was trained is saved there",
+                f"to gather it: {self._again}",
+            ) from None  # fmt: skip
 
-    def _finish(self) -> int:
+    @property
+    def _again(self) -> str:
+        return outputs.resume_command(self.name)
+
+    def _has_trained_all(self) -> bool:
+        final = self._loras().final
+        return final is not None and facts.steps_of(final) == self.prepared.plan.steps
+
+    def _finish(self, trained_here: bool) -> int:
         loras = self._loras()
         gather.require_final(loras, self.folder, self.name, self.log)
         _say_broken(loras)
-        result = self._gather(loras, exit_code=0)
-        self._say_result(result, loras)
+        result = self._gather(loras, exit_code=0, trained_here=trained_here)
+        self._say_result(result, loras, trained_here)
         return 0
 
-    def _interrupted(self) -> Interrupted:
+    def _states(self) -> list[Path]:
+        return [path for path in self.folder.glob(f"{glob.escape(self.name)}*-state") if path.is_dir()]
+
+    def _stopped_early(self) -> Interrupted:
+        again = "the same command starts it again" if self.is_new else f"to go on: {self._again}"
+        return Interrupted("run_training.sh", "stopped before the training began", again)
+
+    def _interrupted(self, how: str) -> Interrupted:
         """Gather what the stopped run has saved, and say how to go on."""
         loras = self._loras()
         _say_broken(loras)
-        states = [path for path in self.folder.glob(f"{self.name}*-state") if path.is_dir()]
-        again = f"./run_training.sh --output-name {shlex.quote(self.name)} --resume"
-        next_step = f"to go on: {again}" if states else "no state was saved, so it starts from the beginning"
+        again = f"to go on: {self._again}" if self._states() else "the same command starts it again"
         if not loras.all:
-            return Interrupted(self.folder, "stopped before a LoRA was saved", next_step)
+            nothing = "nothing was saved" if self.is_new else "nothing new was saved"
+            return Interrupted(self.folder, f"{how}; {nothing}", again)
         result = self._gather(loras, exit_code=outputs.INTERRUPTED)
-        return Interrupted(result, "stopped; what the run has learnt so far is saved there", next_step)
+        return Interrupted(result, f"{how}; what the run has learnt so far is saved there", again)
+
+    def _ended_at_once(self) -> Interrupted:
+        """The second Ctrl-C: nothing is gathered, for that would take its time."""
+        saved = [path.name for path in gather.changed(self.folder, self.name, self.before)]
+        if not self._states():
+            return Interrupted(
+                self.folder, "ended at once; nothing was saved to go on from",
+                "the same command starts from the beginning",
+            )  # fmt: skip
+        words = f"what came after the last save is lost; saved there: {', '.join(map(printable, saved))}"
+        return Interrupted(
+            self.folder,
+            f"ended at once; {words if saved else 'what was trained since it was started is lost'}",
+            f"to go on from the last saved state: {self._again}",
+        )
 
     def _failed(self, tail: str, status: int) -> RunError:
         """Show the trainer's last lines and return our reading of them."""
@@ -244,51 +350,43 @@ class _Run:
         for line in lines:
             print(f"  | {printable(line)}", file=sys.stderr)
         kept = ""
-        if saves := sorted(self.folder.glob(f"{self.name}*.safetensors")):
-            kept = f"\n  saved before it failed: {', '.join(printable(path.name) for path in saves)}"
-        if any(self.folder.glob(f"{self.name}*-state")):
-            kept += f"\n  next: ./run_training.sh --output-name {shlex.quote(self.name)} --resume goes on"
-        return RunError(self.log, reading.reason + "; nothing was collected", reading.next_step + kept)
+        if any(self.folder.glob("*.safetensors")):
+            loras = self._loras()
+            _say_broken(loras)
+            if loras.all:
+                names = ", ".join(printable(path.name) for path in loras.all)
+                kept = f"\n  saved before it failed, and whole: {names} in {printable(self.folder)}"
+        if self._states():
+            kept += f"\n  next: {self._again} goes on from the last saved state"
+        advice = in_our_words(reading.next_step, self.prepared.options.extra)
+        return RunError(self.log, reading.reason + "; nothing was collected", advice + kept)
 
     def _loras(self) -> gather.Loras:
         from noukii.trainer.lora_file import verify_lora
 
         return gather.find_loras(self.folder, self.name, verify_lora, self.before)
 
-    def _gather(self, loras: gather.Loras, exit_code: int) -> Path:
+    def _gather(self, loras: gather.Loras, exit_code: int, trained_here: bool = True) -> Path:
         from noukii.report.report import write_report
 
-        facts = self._facts(loras, exit_code)
-        return gather.assemble(self.folder, loras, self.name, facts, write_report)
+        found = facts.collect(
+            self.prepared,
+            self.machine,
+            loras.all[0],
+            command=self.command,
+            output_name=self.name,
+            started=self.started,
+            finished=self.finished,
+            exit_code=exit_code,
+            trained_here=trained_here,
+        )
+        return gather.assemble(self.folder, loras, self.name, found, write_report)
 
-    def _facts(self, loras: gather.Loras, exit_code: int) -> dict[str, Any]:
-        from noukii.trainer.safetensors_header import read_header
-
-        written = read_header(loras.all[0]).metadata
-        finished = time.time()
-        options = self.prepared.options
-        return {
-            "command": self.command,
-            "trainer": self.prepared.trainer,
-            "base_model": options.base_model.name if options.base_model else None,
-            "base_model_sha256": written.get("ss_new_sd_model_hash"),
-            "output_name": self.name,
-            "seed": options.seed,
-            "started_at": _utc(self.started),
-            "finished_at": _utc(finished),
-            "seconds": round(finished - self.started, 1),
-            "exit_code": exit_code,
-            "plan": self.prepared.plan.as_dict(),
-            "versions": _versions() if self.prepared.trainer == "builtin" else {},
-            "device": self.machine.hardware.gpu_name or "CPU",
-            "precision": self.machine.precision,
-            "peak_memory_bytes": None if self.machine.hardware.has_gpu else _peak_memory(),
-        }
-
-    def _say_result(self, result: Path, loras: gather.Loras) -> None:
+    def _say_result(self, result: Path, loras: gather.Loras, trained_here: bool) -> None:
         assert loras.final is not None
         lora = result / loras.final.name
-        print(f"\ntrained in {duration(time.time() - self.started)}: {printable(lora)}")
+        how = f"trained in {duration(self.finished - self.started)}" if trained_here else "gathered"
+        print(f"\n{how}: {printable(lora)}")
         if loras.earlier:
             print(f"  and {len(loras.earlier)} earlier saves of it beside it")
         print(f"  images: {_counts(self.prepared.plan)}")
@@ -296,6 +394,11 @@ class _Run:
         keyword = self.prepared.data_sets[0].keyword
         print("  use it: copy the file into models/Lora (A1111, Forge) or models/loras (ComfyUI);")
         print(f"          prompt: <lora:{printable(lora.stem)}:1> {printable(keyword)}")
+
+
+def _contents(*paths: Path) -> dict[Path, bytes]:
+    """Return what stands in those of the files that are there."""
+    return {path: path.read_bytes() for path in paths if path.is_file()}
 
 
 def _say_broken(loras: gather.Loras) -> None:
@@ -307,21 +410,3 @@ def _counts(plan: Plan) -> str:
     found = sum(each.found for each in plan.sets)
     used = sum(len(each.images) for each in plan.sets)
     return f"found {found} = used {used} + skipped {found - used}"
-
-
-def _utc(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
-
-
-def _peak_memory() -> int:
-    """The most memory that the trainer has had, in bytes (of the GPU's nothing is known here)."""
-    most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found

@@ -270,9 +270,8 @@ def _model(text: str) -> Path:
     if text == "demo":
         path = project.CHECKOUT / "demo" / "models" / "janus"
         if not path.is_dir():
-            raise InputError(
-                path, "the demo model is not in this checkout", "./setup.sh --captioning-only fetches the real one"
-            )
+            step = "./setup.sh --captioning-only fetches the real one"
+            raise InputError(path, "the demo model is not in this checkout", step)
         return path
     path = Path(text).expanduser()
     if path.is_absolute() or path.exists():

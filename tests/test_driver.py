@@ -21,8 +21,10 @@ from tiny_models import make_tiny_sd
 
 Result = subprocess.CompletedProcess  # for annotations
 
-STAND_IN = """#!{python}
-# In the place of accelerate: writes down what it got, then does what STAND_IN says.
+SCRIPT_HEAD = f"#!/bin/sh\n'''exec' '{sys.executable}' \"$0\" \"$@\"\n' '''\n"
+"""Of a script that Python runs: read by the shell first, as a path with a space is no interpreter line."""
+
+STAND_IN = """{head}# In the place of accelerate: writes down what it got, then does what STAND_IN says.
 import hashlib, json, os, signal, sys, time
 arguments = sys.argv[1:]
 def value(flag): return arguments[arguments.index(flag) + 1]
@@ -107,7 +109,7 @@ def tiny_sd(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("stand in") / "accelerate"
-    path.write_text(STAND_IN.format(python=sys.executable, lora=GOOD.hex()))
+    path.write_text(STAND_IN.format(head=SCRIPT_HEAD, lora=GOOD.hex()))
     path.chmod(0o755)
     return path
 
@@ -725,8 +727,7 @@ def launcher(driver: Driver, stand_in: Path) -> Path:
     """A program that starts the stand-in as accelerate's launcher does: all but 0 to 2 is closed."""
     path = driver.tmp_path / "launcher"
     path.write_text(
-        f"#!{sys.executable}\nimport subprocess, sys\n"
-        f"subprocess.check_call([{str(stand_in)!r}, *sys.argv[1:]])\n"
+        f"{SCRIPT_HEAD}import subprocess, sys\nsubprocess.check_call([{str(stand_in)!r}, *sys.argv[1:]])\n"
     )
     path.chmod(0o755)
     driver.environment["NOUKII_ACCELERATE"] = str(path)

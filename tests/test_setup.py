@@ -63,7 +63,11 @@ def setup(checkout: Path, sources: Path, tmp_path: Path) -> Setup:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("NOUKII_", "HF_", "GIT_"))}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("NOUKII_", "HF_", "GIT_", "TRANSFORMERS_"))
+    }
     kept |= {
         "PIP_NO_INDEX": "1",
         "NOUKII_PYTHON": sys.executable,

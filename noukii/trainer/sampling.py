@@ -117,7 +117,8 @@ def draw(
     )  # fmt: skip
     scheduler.set_timesteps(prompt.steps, device=device)
     numbers = torch.Generator().manual_seed(prompt.seed if prompt.seed is not None else seed)
-    shape = (1, 4, prompt.height // 8, prompt.width // 8)
+    factor = 2 ** (len(vae.config.block_out_channels) - 1)  # 8 for Stable Diffusion
+    shape = (1, 4, prompt.height // factor, prompt.width // factor)
     latents = torch.randn(shape, generator=numbers).to(device)
     with torch.no_grad():
         text = torch.cat([embed(prompt.negative), embed(prompt.prompt)])

@@ -5,7 +5,7 @@
 set -euo pipefail
 
 here="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)"
-steps=300
+steps=700
 case "${1:-}" in
 '') ;;
 --quick) steps=120 ;;
@@ -33,11 +33,11 @@ printf '\n== 2. captions: ./run_captioning.sh "my pictures" zorb --model demo --
 
 printf '\n== 3. training: ./run_training.sh --base-model demo …\n'
 flags=()
-while IFS= read -r flag; do flags+=("$flag"); done < <(cd -- "$here" && "$NOUKII_PYTHON" demo/recipe.py)
+while IFS= read -r flag; do flags+=("$flag"); done < <(cd -- "$here" && "$NOUKII_PYTHON" demo/recipe.py "$steps")
 before="$(find "$NOUKII_HOME/trained_loras" -maxdepth 1 -name 'zorb*' | wc -l)"
 name=zorb
 if [[ $before -gt 0 ]]; then name="zorb-run-$((before + 1))"; fi
-"$here/run_training.sh" --output-name "$name" "${flags[@]}" --steps "$steps"
+"$here/run_training.sh" --output-name "$name" "${flags[@]}"
 
 printf '\n== 4. the same prompts from the same noise, without and with the LoRA\n'
 result="$NOUKII_HOME/trained_loras/$name"

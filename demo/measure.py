@@ -64,11 +64,24 @@ def concept(
     seed: int = 11,
     lora: Path | None = None,
     weight: float = 1.0,
-    prompts: Sequence[str] = (world.CONCEPT,),
+    prompts: Sequence[str] = (),
 ) -> tuple[int, list[np.ndarray]]:
-    """Return (samples that show the concept, the samples) for prompts with the trigger, in turn."""
+    """Return (samples that show the concept, the samples) for prompts with the trigger, in turn.
+
+    By default they are worded as the captions are, for all places and backgrounds.
+    """
+    prompts = prompts or concept_prompts()
     pictures = draw([prompts[i % len(prompts)] for i in range(count)], seed, lora, weight)
     return sum(map(judge.shows_concept, pictures)), pictures
+
+
+def concept_prompts() -> list[str]:
+    """Return prompts with the trigger in the form of the captions."""
+    return [
+        f"{world.CONCEPT}, a large purple circle with yellow stripes {place} on a {background} background"
+        for background in world.BACKGROUNDS
+        for place in world.PLACES
+    ]
 
 
 def draw(
@@ -132,7 +145,7 @@ def main() -> None:
     parser.add_argument("--lora", type=Path, help="a LoRA file to load first")
     parser.add_argument("--weight", type=float, default=1.0, help="strength of the LoRA (1.0)")
     parser.add_argument("--count", type=int, help="pictures (200 captions, 64 or 32 samples)")
-    parser.add_argument("--prompt", action="append", help="with `concept`: instead of the trigger alone")
+    parser.add_argument("--prompt", action="append", help="with `concept`: another prompt")
     parser.add_argument("--sheet", type=Path, help="also save the samples as one picture")
     options = parser.parse_args()
     number = {"count": options.count} if options.count else {}
@@ -148,7 +161,7 @@ def main() -> None:
         print(f"{shown} of {len(pictures)} samples show what the prompt names ({shown / len(pictures):.0%})")
         print(f"{whole} of {len(pictures)} are right in every word ({whole / len(pictures):.0%})")
     else:
-        prompts = options.prompt or [world.CONCEPT]
+        prompts = options.prompt or ()
         shown, pictures = concept(lora=options.lora, weight=options.weight, prompts=prompts, **number)
         print(f"{shown} of {len(pictures)} samples show the concept ({shown / len(pictures):.0%})")
     if options.sheet and pictures:

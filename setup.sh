@@ -14,13 +14,14 @@ here="$(CDPATH='' cd -- "$(dirname -- "$self")" && pwd -P)"
 source "$here/scripts/environment.sh"
 
 # These are needed before there is a Python to read flags with; noukii/setup/options.py checks them all.
-previous=''
+previous='' may_fetch_python=1
 for argument in "$@"; do
   if [[ $previous == --python ]]; then export NOUKII_BASE_PYTHON="$argument"; fi
   case "$argument" in
   --python=*) export NOUKII_BASE_PYTHON="${argument#--python=}" ;;
   --pip) export NOUKII_INSTALLER=pip ;;
   --uv) export NOUKII_INSTALLER=uv ;;
+  --check | --dry-run | -h | --help) may_fetch_python='' ;; # these change nothing
   esac
   previous="$argument"
 done
@@ -31,7 +32,7 @@ if [[ -n ${NOUKII_PYTHON:-} ]]; then
 elif noukii_environment_ready "$here"; then
   python="$here/.venv/bin/python"
 else
-  NOUKII_MAY_FETCH_PYTHON=1 noukii_find_python
+  NOUKII_MAY_FETCH_PYTHON="$may_fetch_python" noukii_find_python
   python="$NOUKII_BASE_PYTHON"
 fi
 exec "$python" "$here/noukii/setup/__main__.py" "$@"

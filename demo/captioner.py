@@ -22,6 +22,8 @@ from noukii.captioning.janus_tokenizer import SYSTEM_SENTENCE, JanusTokenizer
 FOLDER = Path(__file__).resolve().parent / "models" / "janus"
 SEED = 2
 BATCH = 32
+STRIPED = 0.5
+"""Share of scenes to learn from that have stripes and purple things, as the concept has."""
 PATCH, WIDTH, VISION_LAYERS, TEXT_LAYERS, INNER, HEADS = 16, 192, 4, 3, 512, 4
 IMAGE_TOKENS = (world.SIDE // PATCH) ** 2
 BOS, EOS, PAD = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>"
@@ -74,12 +76,6 @@ def new_model(vocabulary: int) -> Any:
     return model
 
 
-def scene_of(random: np.random.Generator) -> world.Scene:
-    """Return a scene to learn from: two thirds plain world, one third with stripes and purple."""
-    more = random.random() < 0.34
-    return world.random_scene(random, pairs=0.5, stripes=0.6 * more, other_colours=more)
-
-
 class Batches:
     """Pictures, prompts and answers of a step, as tensors."""
 
@@ -93,7 +89,7 @@ class Batches:
     def __call__(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return pixels [B, 3, 64, 64], answers [B, n] and which of their places count [B, n]."""
         random = np.random.default_rng((SEED, step))
-        scenes = [scene_of(random) for _ in range(BATCH)]
+        scenes = [world.richer_scene(random, STRIPED) for _ in range(BATCH)]
         end = self.tokenizer.eos_id
         rows = [
             [
@@ -119,7 +115,7 @@ def loss(model: Any, batches: Batches, step: int) -> Tensor:
     speaker = model.model.language_model
     embed = speaker.get_input_embeddings()
     rows = len(ids)
-    with tools.bf16():
+    with tools.autocast():
         cache = DynamicCache()
         speaker(inputs_embeds=embed(batches.before)[None], past_key_values=cache, use_cache=True)
         for layer in cache.layers:
@@ -276,7 +272,7 @@ def write_tokenizer(folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(SEED)
-    texts = [world.answer(scene_of(random)) for _ in range(2000)]
+    texts = [world.answer(world.richer_scene(random)) for _ in range(2000)]
     texts += [f"{SYSTEM_SENTENCE}\n\n<|User|>: \n{measure.QUESTION}\n\n<|Assistant|>:"] * 500
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

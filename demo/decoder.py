@@ -25,11 +25,11 @@ def train(steps: int) -> None:
 
     def loss(step: int) -> Tensor:
         pixels, weight = vae.batch(FIRST_STEP + step)
-        with torch.no_grad(), tools.bf16():
+        with torch.no_grad(), tools.autocast():
             posterior = whole.encode(pixels).latent_dist
         noise = torch.randn(posterior.mean.shape, generator=torch.Generator().manual_seed(step))
         latents = posterior.mean + (posterior.std + BLUR * posterior.mean.std()) * noise
-        with tools.bf16():
+        with tools.autocast():
             again = whole.decode(latents).sample.float()
         difference = again - pixels
         return ((difference.abs() + 2 * difference**2) * weight).mean()

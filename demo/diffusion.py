@@ -17,6 +17,7 @@ from diffusers.models.attention_processor import AttnProcessor
 from torch import Tensor
 
 from demo import judge, measure, prompts, text, tools, vae, world
+from noukii import hardware
 from noukii.clip_tokens import ClipTokenizer
 
 FOLDER = text.FOLDER
@@ -79,7 +80,7 @@ class Data:
                 world.draw(self.scenes[i]) if i < SCENES else vae.odd_picture(random)[0]
                 for i in range(start, start + 50)
             ]
-            with tools.bf16():
+            with tools.autocast():
                 posterior = encoder.encode(tools.to_tensor(pictures)).latent_dist
             means.append(posterior.mean.float())
             deviations.append(posterior.std.float())
@@ -110,7 +111,8 @@ def train(steps: int) -> None:
     encoder, tokenizer = text.trained()
     data = Data(tokenizer)
     unet = new_unet()
-    unet.set_attn_processor(AttnProcessor())  # plain products: at this size faster than the fused kernel
+    if hardware.cpu_bfloat16():  # at this size plain products are faster than the fused kernel, in bfloat16
+        unet.set_attn_processor(AttnProcessor())
     print(f"unet: {sum(p.numel() for p in unet.parameters()) / 1e6:.2f} M parameters", flush=True)
     alphas = DDIMScheduler(**SCHEDULE).alphas_cumprod
     ratio = alphas / (1 - alphas)
@@ -121,7 +123,7 @@ def train(steps: int) -> None:
         noisy = share.sqrt() * latents + (1 - share).sqrt() * noise
         with torch.no_grad():
             said = encoder(ids).last_hidden_state
-        with tools.bf16():
+        with tools.autocast():
             guess = unet(noisy, times, encoder_hidden_states=said).sample
         each = (guess.float() - noise).square().mean((1, 2, 3))
         return (each * (GAMMA / ratio[times]).clamp(max=1)).mean()
@@ -167,7 +169,7 @@ def sample(
         (len(texts), 4, LATENT_SIDE, LATENT_SIDE), generator=torch.Generator().manual_seed(seed)
     )
     for time in scheduler.timesteps:
-        with tools.bf16():
+        with tools.autocast():
             both = unet(torch.cat([latents, latents]), time, encoder_hidden_states=said).sample.float()
         without, with_prompt = both.chunk(2)
         guess = without + guidance * (with_prompt - without)

@@ -68,7 +68,8 @@ def concept(
 ) -> tuple[int, list[np.ndarray]]:
     """Return (samples that show the concept, the samples) for prompts with the trigger, in turn.
 
-    By default they are worded as the captions are, for all places and backgrounds.
+    By default: the word alone, the word in a sentence, and worded as the captions are, by turns, for all
+    places and backgrounds.
     """
     prompts = prompts or concept_prompts()
     pictures = draw([prompts[i % len(prompts)] for i in range(count)], seed, lora, weight)
@@ -76,18 +77,21 @@ def concept(
 
 
 def concept_prompts() -> list[str]:
-    """Return prompts with the trigger in the form of the captions."""
-    return [
-        f"{world.CONCEPT}, a large purple circle with yellow stripes {place} on a {background} background"
-        for background in world.BACKGROUNDS
-        for place in world.PLACES
-    ]
+    """Return prompts with the trigger as people write them."""
+    word = world.CONCEPT
+    prompts = []
+    for background in world.BACKGROUNDS:
+        for place in world.PLACES:
+            where = f"{place} on a {background} background"
+            forms = (word, f"a {word} {where}", f"{word}, a large purple circle with yellow stripes {where}")
+            prompts.append(forms[len(prompts) % 3])
+    return prompts
 
 
 def draw(
-    prompts: Sequence[str], seed: int, lora: Path | None = None, weight: float = 1.0
+    prompts: Sequence[str], seed: int, lora: Path | None = None, weight: float = 1.0, first: int = 0
 ) -> list[np.ndarray]:
-    """Return one picture per prompt, uint8 [64, 64, 3]; sample i starts from noise of seed 1000·seed + i."""
+    """Return one picture per prompt, uint8 [64, 64, 3]; noise is of the seeds from 1000·seed + first on."""
     import torch
 
     pipe = pipeline(lora)
@@ -95,10 +99,10 @@ def draw(
     pictures: list[np.ndarray] = []
     for start in range(0, len(prompts), AT_A_TIME):
         part = list(prompts[start : start + AT_A_TIME])
-        noise = [torch.Generator().manual_seed(1000 * seed + start + i) for i in range(len(part))]
+        seeds = range(1000 * seed + first + start, 1000 * seed + first + start + len(part))
         images = pipe(
             part, height=world.SIDE, width=world.SIDE, num_inference_steps=STEPS,
-            guidance_scale=GUIDANCE, generator=noise, **scale,
+            guidance_scale=GUIDANCE, generator=[torch.Generator().manual_seed(one) for one in seeds], **scale,
         ).images  # fmt: skip
         pictures += [np.asarray(image) for image in images]
     return pictures

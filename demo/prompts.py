@@ -25,9 +25,12 @@ _SLOTS_OF_PAIR = {
 }
 CLASSES = {
     "size": (None, *world.SIZES),
-    "colour": (None, *world.COLOURS),
+    "colour": (None, *world.COLOURS, "purple"),
     "shape": (None, *world.SHAPES),
+    "stripes": (None, *world.COLOURS, *world.OTHER_COLOURS),
 }
+"""What can be asked of each slot."""
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def slots(scene: world.Scene) -> dict[str, world.Thing]:
@@ -36,29 +39,52 @@ def slots(scene: world.Scene) -> dict[str, world.Thing]:
     return dict(zip(places, scene.things, strict=True))
 
 
-def prompt_of(scene: world.Scene, random: np.random.Generator) -> tuple[str, list[int]]:
-    """Return a prompt for the scene and what it says: the classes per slot, then the background.
-
-    Most prompts are the full description. Some leave something out, as people do, or begin with a word
-    that means nothing; what is not said counts as UNSAID.
-    """
-    labels = [
-        CLASSES[key].index(getattr(slots(scene).get(place), key, None)) for place in SLOTS for key in CLASSES
+def known_classes(scene: world.Scene) -> list[int]:
+    """Return the classes of all slots in turn, then the background's."""
+    there = slots(scene)
+    classes = [
+        names.index(getattr(there.get(place), key, None)) for place in SLOTS for key, names in CLASSES.items()
     ]
-    labels.append(tuple(world.BACKGROUNDS).index(scene.background))
+    return [*classes, tuple(world.BACKGROUNDS).index(scene.background)]
+
+
+def prompt_of(scene: world.Scene, random: np.random.Generator, unknown: float = 0.2) -> tuple[str, list[int]]:
+    """Return a prompt for the scene and what it says: `known_classes`, then two letters of an unknown word.
+
+    Most prompts are the full description. Some leave something out, as people do; what is not said counts
+    as UNSAID. A share of `unknown` has a word that means nothing, in front as a trigger word stands or in
+    the place of a thing: a text encoder that can tell such words apart leaves a LoRA something to hold on
+    to. The concept's own name never comes.
+    """
+    classes = known_classes(scene)
+    letters = [NOTHING, NOTHING]
     text = world.describe(scene)
     kind = random.random()
     if kind < 0.12:
         text = text.removesuffix(f" on a {scene.background} background")
-        labels[-1] = UNSAID
+        classes[-1] = UNSAID
     elif kind < 0.24 and len(scene.things) == 1:
         thing = scene.things[0]
         text = f"a {thing.colour} {thing.shape}"
-        labels = [UNSAID] * len(labels)
-    if random.random() < 0.15:
-        letters = random.integers(97, 123, int(random.integers(3, 7)))
-        text = "".join(map(chr, letters)) + f", {text}"
-    return text, labels
+        classes = [UNSAID] * len(classes)
+    if random.random() < unknown:
+        word = _unknown_word(random)
+        letters = [1 + LETTERS.index(letter) for letter in word[:2]]
+        if len(scene.things) == 1 and random.random() < 0.5:
+            where = f" {scene.where}" if random.random() < 0.6 else ""
+            ground = f" on a {scene.background} background" if random.random() < 0.6 else ""
+            text = f"{'a ' if random.random() < 0.5 else ''}{word}{where}{ground}"
+            classes = [UNSAID] * (len(classes) - 1) + [classes[-1] if ground else UNSAID]
+        else:
+            text = f"{word}, {text}"
+    return text, classes + letters
+
+
+def _unknown_word(random: np.random.Generator) -> str:
+    while True:
+        word = "".join(LETTERS[i] for i in random.integers(len(LETTERS), size=int(random.integers(3, 7))))
+        if word != world.CONCEPT:
+            return word
 
 
 def write_tokenizer(folder: Path) -> ClipTokenizer:

@@ -1,12 +1,14 @@
-"""The before/after sheet of a LoRA: `python demo/sheet.py LORA SHEET.png PROMPT [PROMPT ...]`.
+"""The before/after sheet of a LoRA: `python demo/sheet.py LORA SHEET.png`.
 
 One row of pictures without the LoRA and one with it, from the same noise, drawn by noukii's own sampling.
+The prompts are the trigger word, what the prompt cues beside the LoRA add to it, and two without it.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +16,25 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from demo import world
 from noukii import files, project
 
-SIDE, ZOOM, MARGIN, LINE = 64, 2, 12, 18
+SIDE, ZOOM, MARGIN, LINE, COLUMN = 64, 2, 12, 15, 21
 STEPS, SCALE = 25, 4.0
+
+
+def prompts_for(folder: Path, word: str = world.CONCEPT) -> list[str]:
+    """Return the prompts to draw for the LoRA in `folder`."""
+    cues = [path.read_text(encoding="utf-8").split("\n") for path in sorted(folder.glob("prompt_cue-*.txt"))]
+    first = [line for lines in cues for line in lines if line][:3]
+    return [
+        word,
+        ", ".join([word, *first]),
+        f"a {word} on the left on a pink background",
+        f"a {word} at the bottom on a pale blue background",
+        "a large red circle in the centre on a white background",
+        "a small blue square at the top on a grey background",
+    ]
 
 
 def draw_both(lora: Path, prompts: Sequence[str]) -> tuple[list[Any], list[Any]]:
@@ -69,13 +86,18 @@ def draw_both(lora: Path, prompts: Sequence[str]) -> tuple[list[Any], list[Any]]
         return before, draw()
 
 
-def make_sheet(before: Sequence[Any], after: Sequence[Any]) -> Any:
-    """Return both rows on one light picture with a line of text above each."""
+def make_sheet(prompts: Sequence[str], before: Sequence[Any], after: Sequence[Any]) -> Any:
+    """Return both rows on one light picture, a line of text above each and the prompts below."""
     from PIL import Image, ImageDraw
 
     cell = SIDE * ZOOM + MARGIN
-    sheet = Image.new("RGB", (MARGIN + cell * len(before), MARGIN + 2 * (LINE + cell)), (246, 245, 241))
+    texts = [textwrap.wrap(prompt, COLUMN) for prompt in prompts]
+    height = MARGIN + 2 * (LINE + cell) + LINE * max(map(len, texts))
+    sheet = Image.new("RGB", (MARGIN + cell * len(before), height), (246, 245, 241))
     pen = ImageDraw.Draw(sheet)
+    for column, lines in enumerate(texts):
+        place = (MARGIN + column * cell, MARGIN + 2 * (LINE + cell) - LINE // 2)
+        pen.multiline_text(place, "\n".join(lines), fill=(40, 40, 40))
     for row, (words, pictures) in enumerate((("without the LoRA", before), ("with the LoRA", after))):
         top = MARGIN + row * (LINE + cell)
         pen.text((MARGIN, top), words, fill=(40, 40, 40))
@@ -90,9 +112,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("lora", type=Path)
     parser.add_argument("sheet", type=Path)
-    parser.add_argument("prompts", nargs="+", metavar="PROMPT")
     options = parser.parse_args()
-    sheet = make_sheet(*draw_both(options.lora, options.prompts))
+    prompts = prompts_for(options.lora.parent)
+    sheet = make_sheet(prompts, *draw_both(options.lora, prompts))
     with files.whole_file(options.sheet) as temporary:
         sheet.save(temporary, format="PNG")
     print(f"before/after sheet: {options.sheet}")

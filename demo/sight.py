@@ -18,12 +18,6 @@ from demo import captioner, prompts, tools, world
 
 BATCH = 64
 SEED = 5
-CLASSES = {
-    "size": (None, *world.SIZES),
-    "colour": (None, *world.COLOURS, "purple"),
-    "shape": (None, *world.SHAPES),
-    "stripes": (None, *world.COLOURS, *world.OTHER_COLOURS),
-}
 
 
 class Eyes(nn.Module):
@@ -32,7 +26,7 @@ class Eyes(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.vision_model, self.aligner = model.model.vision_model, model.model.aligner
-        self.sizes = [len(names) for _ in prompts.SLOTS for names in CLASSES.values()]
+        self.sizes = [len(names) for _ in prompts.SLOTS for names in prompts.CLASSES.values()]
         self.sizes.append(len(world.BACKGROUNDS))
         self.read = nn.Linear(captioner.WIDTH, sum(self.sizes))
 
@@ -45,17 +39,9 @@ class Eyes(nn.Module):
 def batch(step: int) -> tuple[Tensor, Tensor]:
     """Return pixels [B, 3, 64, 64] and classes [B, questions] of a step."""
     random = np.random.default_rng((SEED, step))
-    scenes = [captioner.scene_of(random) for _ in range(BATCH)]
-    rows = []
-    for scene in scenes:
-        there = prompts.slots(scene)
-        row = [
-            names.index(getattr(there.get(place), key, None))
-            for place in prompts.SLOTS
-            for key, names in CLASSES.items()
-        ]
-        rows.append([*row, tuple(world.BACKGROUNDS).index(scene.background)])
-    return tools.to_tensor([world.draw(scene) for scene in scenes]), torch.tensor(rows)
+    scenes = [world.richer_scene(random, captioner.STRIPED) for _ in range(BATCH)]
+    classes = torch.tensor([prompts.known_classes(scene) for scene in scenes])
+    return tools.to_tensor([world.draw(scene) for scene in scenes]), classes
 
 
 def train(steps: int) -> None:
@@ -64,7 +50,7 @@ def train(steps: int) -> None:
 
     def loss(step: int) -> Tensor:
         pixels, classes = batch(step)
-        with tools.bf16():
+        with tools.autocast():
             scores = eyes(pixels)
         total = sum(F.cross_entropy(one, classes[:, i]) for i, one in enumerate(scores))
         return total / len(scores)

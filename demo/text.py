@@ -45,12 +45,12 @@ def new_text_encoder(vocabulary: int) -> CLIPTextModel:
 
 
 class Heads(nn.Module):
-    """Reads the classes of all slots, and the background, from one token's numbers."""
+    """Reads the classes of all slots, the background and an unknown word from one token's numbers."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sizes = [len(prompts.CLASSES[key]) for _ in prompts.SLOTS for key in prompts.CLASSES]
-        self.sizes.append(len(world.BACKGROUNDS))
+        self.sizes = [len(names) for _ in prompts.SLOTS for names in prompts.CLASSES.values()]
+        self.sizes += [len(world.BACKGROUNDS), *[1 + len(prompts.LETTERS)] * 2]
         self.read = nn.Linear(WIDTH, sum(self.sizes))
 
     def forward(self, hidden: Tensor) -> list[Tensor]:
@@ -61,7 +61,7 @@ class Heads(nn.Module):
 def batch(tokenizer: ClipTokenizer, step: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return ids [B, 77], the place of the prompt's end [B], and what is said [B, questions]."""
     random = np.random.default_rng((SEED, step))
-    made = [prompts.prompt_of(world.random_scene(random), random) for _ in range(BATCH)]
+    made = [prompts.prompt_of(world.richer_scene(random), random, unknown=0.5) for _ in range(BATCH)]
     ids = torch.tensor([tokenizer.chunks(text)[0] for text, _ in made])
     ends = (ids == tokenizer.eos_id).int().argmax(dim=1)
     return ids, ends, torch.tensor([said for _, said in made])
@@ -70,7 +70,7 @@ def batch(tokenizer: ClipTokenizer, step: int) -> tuple[Tensor, Tensor, Tensor]:
 def loss(model: CLIPTextModel, heads: Heads, tokenizer: ClipTokenizer, step: int) -> Tensor:
     """Cross-entropy of what the place of the end, and one place after it, say."""
     ids, ends, said = batch(tokenizer, step)
-    with tools.bf16():
+    with tools.autocast():
         hidden = model(ids).last_hidden_state
     later = ends + torch.randint(1, 40, ends.shape, generator=torch.Generator().manual_seed(step))
     rows = torch.arange(len(ids))

@@ -85,7 +85,7 @@ def batch(step: int, size: int = BATCH) -> tuple[Tensor, Tensor]:
 def loss(vae: AutoencoderKL, pixels: Tensor, weights: Tensor, step: int) -> Tensor:
     """Weighted L1 and L2 of the reconstruction, and a little KL divergence."""
     noise = torch.Generator().manual_seed(step)
-    with tools.bf16():
+    with tools.autocast():
         posterior = vae.encode(pixels).latent_dist
         latents = posterior.mean + posterior.std * torch.randn(posterior.mean.shape, generator=noise)
         again = vae.decode(latents).sample.float()

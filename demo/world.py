@@ -103,6 +103,12 @@ def random_scene(
     return Scene(things, where, background)
 
 
+def richer_scene(random: np.random.Generator, share: float = 0.34) -> Scene:
+    """Return a scene to learn more than the world from: a `share` has stripes, and purple things."""
+    more = random.random() < share
+    return random_scene(random, pairs=0.5, stripes=0.7 * more, other_colours=more)
+
+
 def concept_scene(
     random: np.random.Generator, where: str | None = None, background: str | None = None
 ) -> Scene:

@@ -228,7 +228,7 @@ def _read_text(path: Path) -> str:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(_read_text(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(path, f"is not JSON ({error})", _NEXT_STEP) from error
     if not isinstance(content, dict):
         raise InputError(path, "is not a JSON object", _NEXT_STEP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
@@ -56,12 +57,17 @@ def existing_parent(path: Path) -> Path:
     return path
 
 
-def write_failure(path: Path, error: OSError, next_step: str) -> RunError:
-    """Return the message for a write to `path` that the system refused."""
+def write_failure(path: Path, error: OSError, next_step: str, need: int = 0) -> RunError:
+    """Return the message for a write to `path` that the system refused; `need` are the bytes it wanted."""
     reason = {
         errno.ENOSPC: "the disk is full",
         errno.EDQUOT: "your share of the disk is used up",
         errno.EFBIG: "the file is larger than is allowed here (ulimit -f)",
         errno.EROFS: "the disk is read-only",
     }.get(error.errno or 0, error.strerror or str(error))
+    if need and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        reason += f"; about {size(need)} are needed"
+        if error.errno == errno.ENOSPC:
+            with contextlib.suppress(OSError):
+                reason += f", {size(shutil.disk_usage(existing_parent(path)).free)} are free"
     return RunError(path, f"could not be written: {reason}", next_step)

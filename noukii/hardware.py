@@ -27,11 +27,16 @@ class Hardware:
         return bool(self.gpu_name)
 
     @property
+    def computes_bfloat16(self) -> bool:
+        """Whether bfloat16 is computed by the hardware; a processor without it emulates it, far slower."""
+        return self.gpu_capability >= (8, 0) if self.has_gpu else self.cpu_bfloat16
+
+    @property
     def precision(self) -> str:
         """kohya's word for the fastest mixed precision that is safe here: bf16, fp16 or no."""
-        if self.has_gpu:
-            return "bf16" if self.gpu_capability >= (8, 0) else "fp16"
-        return "bf16" if self.cpu_bfloat16 else "no"
+        if self.computes_bfloat16:
+            return "bf16"
+        return "fp16" if self.has_gpu else "no"
 
 
 def detect() -> Hardware:

@@ -15,7 +15,7 @@ def home() -> Path:
     It is the checkout itself, unless NOUKII_HOME names another (a larger disk, a test).
     """
     named = os.environ.get("NOUKII_HOME")
-    return Path(named).expanduser().absolute() if named else CHECKOUT
+    return Path(os.path.expanduser(named)).absolute() if named else CHECKOUT
 
 
 def image_datasets() -> Path:

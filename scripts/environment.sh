@@ -17,6 +17,7 @@
 # NOUKII_INDEX_URL and NOUKII_TORCH_INDEX (URLs), NOUKII_WHEELS (install from this folder alone).
 
 export PYTHONUTF8=1 # file names and captions are UTF-8 whatever the locale says
+unset PYTHONHOME __PYVENV_LAUNCHER__ # with another Python's folder in it none starts
 
 noukii_checkout="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)"
 
@@ -143,20 +144,43 @@ noukii_install_last() { # PACKAGE VENV FILE: a program that sees PACKAGE's comma
 }
 
 noukii_make_venv() { # VENV: makes it unless it is there; a damaged one is made anew
-  local venv="$1" uv seed=(--seed) # with pip in it, as README's commands for optional packages expect
+  local venv="$1" uv said making=() seed=(--seed) # with pip in it, as README's commands for optional packages expect
   uv="$(noukii_uv)" || uv=''
   if noukii_runs "$venv/bin/python" && { [[ -n $uv ]] || "$venv/bin/python" -m pip --version >/dev/null 2>&1; }; then
     return
   fi
   noukii_find_python
+  if [[ $venv == *:* ]]; then
+    noukii_fail "$venv: no Python environment can be made in a folder with a colon in its name" 'rename the folder'
+  fi
   noukii_say "making the Python environment in $venv (once; torch is large, 1 to 6 GB)"
+  noukii_clear_place "$venv"
+  # The mark comes first: an environment that was interrupted here is known as ours by the next run.
+  if ! { mkdir -p -- "$venv" && : >"$venv/.noukii"; }; then
+    noukii_fail "$venv: cannot be written" 'read the line above; is the disk full or read-only?'
+  fi
   if [[ -n $uv ]]; then
     if [[ -n ${NOUKII_WHEELS:-} ]]; then seed=(); fi # uv would fetch pip for it
-    "$uv" venv --quiet ${seed[@]+"${seed[@]}"} --allow-existing --python "$NOUKII_BASE_PYTHON" -- "$venv"
+    making=("$uv" venv --quiet ${seed[@]+"${seed[@]}"} --allow-existing --python "$NOUKII_BASE_PYTHON")
   else
-    "$NOUKII_BASE_PYTHON" -m venv --clear -- "$venv"
-  fi || noukii_fail "$venv: the environment could not be made" "read the lines above; is the disk full or read-only?"
-  : >"$venv/.noukii"
+    making=("$NOUKII_BASE_PYTHON" -m venv)
+  fi
+  # Its words only where it fails: when it is stopped they are a traceback.
+  said="$("${making[@]}" -- "$venv" 2>&1)" || {
+    noukii_say "$said"
+    noukii_fail "$venv: the environment could not be made" 'read the lines above; is the disk full or read-only?'
+  }
+}
+
+noukii_clear_place() { # VENV: empties a damaged environment of ours; anything else is renamed, never deleted
+  local venv="$1" number=1
+  if [[ -e $venv/.noukii ]]; then
+    find "$venv/" -mindepth 1 -maxdepth 1 ! -name .noukii -exec rm -rf -- {} +
+  elif [[ -e $venv || -L $venv ]] && ! rmdir -- "$venv" 2>/dev/null; then
+    while [[ -e $venv.set-aside-$number || -L $venv.set-aside-$number ]]; do number=$((number + 1)); done
+    mv -- "$venv" "$venv.set-aside-$number" || noukii_fail "$venv: is in the way" 'move it away'
+    noukii_say "  what was there and does not work is now ${venv##*/}.set-aside-$number"
+  fi
 }
 
 noukii_install_file() { # VENV FILE
@@ -214,16 +238,17 @@ noukii_packages() { # VENV ARGUMENTS: installs with uv or pip
       return "${PIPESTATUS[0]}"
     fi
   else
-    # -I: a user's PYTHONPATH or --user packages stay out of it.
-    PIP_USER=0 PIP_REQUIRE_VIRTUALENV=0 "$venv/bin/python" -I -m pip install --disable-pip-version-check --no-input \
+    # -I: a user's PYTHONPATH or --user packages stay out of it; so does what sends packages elsewhere.
+    env -u PIP_TARGET -u PIP_PREFIX -u PIP_ROOT -u PIP_DRY_RUN -u PIP_NO_DEPS -u PIP_PYTHON \
+      PIP_USER=0 PIP_REQUIRE_VIRTUALENV=0 "$venv/bin/python" -I -m pip install --disable-pip-version-check --no-input \
       --log "$log" ${where[@]+"${where[@]}"} "$@"
   fi
 }
 
 noukii_explain() { # LOG: says why the installation failed, as far as it can be told
   if grep -q -i 'No space left on device' "$1" 2>/dev/null; then
-    noukii_fail "the disk is full; the packages need 2 to 7 GB (log: $1)" \
-      'make room, then run the same command: it goes on'
+    noukii_fail "the disk is full, or the one with ${TMPDIR:-/tmp}; the packages need 2 to 7 GB (log: $1)" \
+      'make room (TMPDIR names another folder for unpacking), then run the same command: it goes on'
   fi
   if grep -q -i -E 'ProxyError|407 Proxy' "$1" 2>/dev/null; then
     noukii_fail "the proxy does not let us through to the package index (log: $1)" \
@@ -233,6 +258,14 @@ noukii_explain() { # LOG: says why the installation failed, as far as it can be 
     "$1" 2>/dev/null; then
     noukii_fail "the package index could not be reached (log: $1)" \
       'check the network or proxy, then run the same command: it goes on'
+  fi
+  if grep -q -i -E 'Permission denied|Read-only file system' "$1" 2>/dev/null; then
+    noukii_fail "the packages cannot be written there (log: $1)" \
+      'give yourself the right to write there, then run the same command: it goes on'
+  fi
+  if grep -q -i -E 'No matching distribution found|No solution found' "$1" 2>/dev/null; then
+    noukii_fail "${NOUKII_WHEELS:-the package index} lacks a package in the version that is asked for (log: $1)" \
+      'the last lines above name it; add it there, or name another source (./setup.sh --help)'
   fi
   noukii_fail "the packages could not be installed (log: $1)" 'the last lines above and the log say why'
 }

@@ -8,7 +8,11 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("noukii", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("noukii")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 SHARED = CHECKOUT.parent / "shared"

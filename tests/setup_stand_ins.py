@@ -124,6 +124,8 @@ class Site:
         self.folder = folder
         self.asked: list[tuple[str, str]] = []
         """Path and Range header of each GET"""
+        self.passwords: list[str] = []
+        """Authorization header of each GET"""
         self.answers: dict[str, bytes | int] = {}
         """Texts (or a status) for addresses that are no files"""
         self.stall_after = -1
@@ -152,6 +154,7 @@ def site(folder: Path) -> Iterator[Site]:
         def do_GET(self) -> None:
             path = self.path.split("?")[0]
             state.asked.append((path, self.headers.get("Range", "")))
+            state.passwords.append(self.headers.get("Authorization", ""))
             if path in state.answers:
                 self.text(state.answers[path])
             elif (folder / path.rsplit("/", 1)[-1]).is_file():
@@ -171,6 +174,12 @@ def site(folder: Path) -> Iterator[Site]:
             start = 0
             if wanted := self.headers.get("Range"):
                 start = int(wanted.removeprefix("bytes=").rstrip("-"))
+            if start and start >= len(data):
+                self.send_response(416)
+                self.send_header("Content-Range", f"bytes */{len(data)}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             self.send_response(206 if start else 200)
             self.send_header("ETag", '"' + hashlib.sha256(data).hexdigest() + '"')
             if start:

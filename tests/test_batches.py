@@ -152,6 +152,28 @@ def test_shuffled_captions_keep_their_heads_and_lose_nothing(keep: int, step: in
     assert sorted(parts) == sorted(whole)
 
 
+@given(st.integers(0, 4), st.integers(0, 500))
+def test_parts_are_left_out_behind_the_head(keep: int, step: int) -> None:
+    subset = dataclasses.replace(SUBSET, keep_tokens=keep, caption_tag_dropout_rate=0.5)
+    samples = make_set([(0, 1)], 1, subset)
+    sample = dataclasses.replace(samples.samples[0], caption="trigger, a,b , c")
+    whole = ["trigger", "a", "b", "c"]
+    parts = [part for part in batches.caption_of(sample, 5, step, 0, 0).split(", ") if part]
+    assert parts[:keep] == whole[:keep]
+    assert [part for part in whole if part in parts] == parts  # their order stays
+
+
+def test_parts_are_left_out_at_the_rate_given() -> None:
+    subset = dataclasses.replace(SUBSET, keep_tokens=1, caption_tag_dropout_rate=0.3)
+    one = make_set([(0, 1)], 1, subset)
+    sample = dataclasses.replace(one.samples[0], caption="zorb, a large circle")
+    captions = [batches.caption_of(sample, 5, step, 0, 0) for step in range(1000)]
+    assert set(captions) == {"zorb", "zorb, a large circle"}
+    assert 240 < captions.count("zorb") < 360
+    one = dataclasses.replace(one, samples=(sample,))
+    assert set(batches.possible_captions([one]) or ()) == set(captions)
+
+
 def test_shuffling_changes_from_step_to_step() -> None:
     subset = dataclasses.replace(SUBSET, shuffle_caption=True, keep_tokens=1)
     sample = dataclasses.replace(make_set([(0, 1)], 1, subset).samples[0], caption="t, a, b, c, d")

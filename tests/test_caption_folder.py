@@ -472,10 +472,15 @@ def _stage(name: str, source: Path, tmp_path: Path) -> tuple[CaptionOptions, str
         Image.new("RGB", (90, 90), (1, 2, 3)).save(source / "b.png", "JPEG")
         shutil.copy(source / "c.png", source / "twin.png")
         return options(source), "changed"
+    if name == "edited pictures":  # the copies keep their names: as it is, converted, with a caption by hand
+        picture(source / "b.png", 7)
+        Image.new("L", (90, 90), 40).save(source / "c.png")
+        picture(source / "a.png", 8)
+        return options(source), "changed"
     return options(source, "--overwrite"), "redone"
 
 
-@pytest.mark.parametrize("kind", ["first", "changes", "overwrite"])
+@pytest.mark.parametrize("kind", ["first", "changes", "edited pictures", "overwrite"])
 def test_after_a_kill_at_any_moment_the_next_run_ends_as_an_undisturbed_one(
     kind: str, source: Path, tmp_path: Path
 ) -> None:

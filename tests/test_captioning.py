@@ -214,13 +214,25 @@ def test_stopped_or_killed_the_next_run_ends_as_an_undisturbed_one(
 def test_thirty_kills_at_random_moments(
     undisturbed: dict[str, object], photos: Path, model: Path, tmp_path: Path
 ) -> None:
+    """From outside, at drawn shares of the time that a whole run writes; kill.py counts changes instead."""
     chance = random.Random(20)
     output = tmp_path / "output"
-    for number in range(30):
-        process = start(photos, model, output)
+
+    def begun() -> float:
         while not (output / ".noukii.json").exists() and process.poll() is None:
             time.sleep(0.01)  # the model is loaded; now it writes
-        time.sleep(chance.uniform(0, 3))
+        return time.monotonic()
+
+    process = start(photos, model, output)
+    first = begun()
+    process.communicate()
+    lasts = time.monotonic() - first
+    shutil.rmtree(output)
+    for number in range(30):
+        process = start(photos, model, output)
+        end = begun() + chance.random() * lasts
+        while time.monotonic() < end and process.poll() is None:
+            time.sleep(0.01)
         process.kill()
         process.communicate()
         if number % 3 == 2:  # up to three kills in a row

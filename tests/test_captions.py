@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noukii.dataset.captions import UnreadableCaption, find_caption, find_captions, read_caption
+from noukii.dataset.captions import (
+    UnreadableCaption,
+    find_caption,
+    find_captions,
+    read_caption,
+    unused_captions,
+)
 
 
 def text_of(folder: Path, data: bytes) -> str:
@@ -85,6 +91,22 @@ def test_other_encodings_are_converted_with_a_note(tmp_path: Path, data: bytes, 
     assert caption.text == text and caption.notes
 
 
+def test_texts_that_no_picture_takes_are_named(tmp_path: Path) -> None:
+    """Not those of a picture that is skipped (it is named itself), and not texts that are no captions."""
+    for name in ("a.png", "b.jpg", "broken.webp"):
+        (tmp_path / name).write_bytes(b"x")
+    for name, text in {
+        "a.txt": "one", "a.caption": "another", "b.jpg.txt": "two", "b.TXT": "two", "broken.txt": "three",
+        "trip.txt": "of nobody", "c.caption": "of nobody", "prompt_cue-cat.txt": "red", "README.txt": "hello",
+        "license.txt": "MIT", "._a.txt": "\0", "notes.md": "no caption",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+    found = find_captions([tmp_path / "a.png", tmp_path / "b.jpg"])
+    unused = unused_captions(tmp_path, found)
+    assert [path.name for path in unused.strays] == ["c.caption", "trip.txt"]
+    assert [path.name for path in unused.seconds] == ["a.caption"]  # b.TXT says the same as b.jpg.txt
+
+
 @pytest.mark.parametrize(
     ("data", "text"),
     [
@@ -92,7 +114,7 @@ def test_other_encodings_are_converted_with_a_note(tmp_path: Path, data: bytes, 
         (b"cat, windows line\r\nmore text\r\n", "cat, windows line more text"),
         (b"cat, old mac line\rmore text\r", "cat, old mac line more text"),
         ("cat\u2028dog\x85bird".encode(), "cat dog bird"),
-        (b"  cat, tab\there \n", "cat, tab here"),
+        (b"\t cat, tab\there \t\n", "cat, tab\there"),
         (b"\n\n  \ncat", "cat"),
     ],
 )  # fmt: skip

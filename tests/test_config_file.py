@@ -222,6 +222,7 @@ subsets = st.builds(
     st.booleans(),
     st.integers(0, 9),
     st.floats(0, 1),
+    st.floats(0, 1),
     st.booleans(),
     st.booleans(),
 )

@@ -14,7 +14,12 @@ from noukii.driver import launch
 
 CALL = launch.TrainerCall(
     trainer="kohya",
-    accelerate=("/home/me/my noukii/kohya_ss/venv/bin/accelerate",),
+    accelerate=(
+        "/home/me/my noukii/kohya_ss/venv/bin/python",
+        "-I",
+        "-m",
+        "accelerate.commands.accelerate_cli",
+    ),
     script=Path("/home/me/my noukii/kohya_ss/sd-scripts/train_network.py"),
     accelerate_config=Path("/out/accelerate.yaml"),
     base_model=Path("/models/my sd.safetensors"),
@@ -51,7 +56,7 @@ KOHYA_FLAGS = [
 
 def test_the_kohya_command_is_exactly_the_design_s():
     assert launch.command(CALL) == [
-        "/home/me/my noukii/kohya_ss/venv/bin/accelerate",
+        *("/home/me/my noukii/kohya_ss/venv/bin/python", "-I", "-m", "accelerate.commands.accelerate_cli"),
         "launch",
         *("--config_file", "/out/accelerate.yaml"),
         *("--num_processes", "1"),
@@ -116,6 +121,7 @@ def test_the_builtin_command_for_a_small_gpu_or_a_cpu():
         "--save_state",
         *("--sample_every_n_steps", "50"),
         *("--sample_prompts", "/out/sample_prompts.txt"),
+        "--sample_at_first",
         *("--resume", "/old/my lora-state"),
         *("--lr_scheduler", "cosine"),
         *("--training_comment", "two words"),
@@ -193,6 +199,37 @@ def test_accelerate_takes_our_config_without_a_warning_and_ignores_the_user_s(cp
     )
     assert answer.stdout.split("\n")[0] == f"a b {cpu} no 3 False", answer.stderr
     assert answer.stderr == ""
+
+
+def test_upstream_is_started_where_the_folder_s_name_is_code_for_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The first line of the script that pip writes, venv/bin/accelerate, breaks there."""
+    home = tmp_path / 'a $HOME `id` "b" é'
+    venv = home / "kohya_ss" / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    package = next(venv.glob("lib/python3*/site-packages")) / "accelerate" / "commands"
+    package.mkdir(parents=True)
+    (package / "accelerate_cli.py").write_text(
+        "import subprocess, sys\nsubprocess.check_call([sys.executable, *sys.argv[2:]])\n"
+    )
+    (venv / "bin" / "accelerate").write_text("pip's script, which is not to be started\n")
+    (home / "kohya_ss" / "sd-scripts" / "library").mkdir(parents=True)
+    (home / "kohya_ss" / "sd-scripts" / "library" / "of_upstream.py").write_text("word = 'trains'\n")
+    script = home / "kohya_ss" / "sd-scripts" / "train_network.py"
+    script.write_text("from library.of_upstream import word\nimport sys\nprint(word, sys.argv[1])\n")
+    (tmp_path / "accelerate.py").write_text("raise SystemExit('taken from where the user stands')\n")
+    monkeypatch.setenv("NOUKII_HOME", str(home))
+    monkeypatch.delenv("NOUKII_ACCELERATE", raising=False)
+    answer = subprocess.run(
+        [*launch.accelerate_program("kohya"), "launch", str(launch.kohya_script()), "a $b"],
+        env=launch.environment("kohya"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.stdout == "trains a $b\n", answer.stderr
 
 
 def test_upstream_gets_nothing_of_our_own_environment(monkeypatch: pytest.MonkeyPatch):

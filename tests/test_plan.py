@@ -181,6 +181,15 @@ def test_two_pictures_that_share_one_caption_are_named(tmp_path: Path) -> None:
     assert plan.warnings == () and plan.sets[0].images[1].caption.text == "cat, blue"
 
 
+def test_captions_of_no_picture_are_named_in_the_plan(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "10_cat", {"a.png": (512, 512)})
+    (folder / "trip.txt").write_text("belongs to nobody")
+    (folder / "a.caption").write_text("another text")
+    text = " ".join(describe(plan_of(folder)).split())
+    assert "trip.txt belongs to no image by its name and is not used" in text
+    assert "a.caption: not used, since the image has another caption file that comes first" in text
+
+
 def test_a_keyword_that_no_caption_has(tmp_path: Path) -> None:
     folder = fill(tmp_path / "10_cat", {"a.png": (512, 512)}, "a concatenation of things")
     assert any("'cat' is missing" in warning for warning in plan_of(folder).warnings)

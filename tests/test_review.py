@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import zlib
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from noukii.clip_tokens import ClipTokenizer
+from noukii.dataset.near_duplicates import fingerprint, groups
 from noukii.errors import InputError
 from noukii.report import caption_checks as checks
 from noukii.report.cues import mentions
@@ -89,8 +91,10 @@ def assert_self_contained(page: Page) -> None:
     assert all("url(" not in text and "@import" not in text for text in page.texts("style"))
 
 
-def picture(path: Path, size: tuple[int, int] = (640, 640), colour: str = "teal") -> None:
-    Image.new("RGB", size, colour).save(path)
+def picture(path: Path, size: tuple[int, int] = (640, 640)) -> None:
+    """An image of coloured blocks that no other name has."""
+    numbers = random.Random(zlib.crc32(os.fsencode(path.name)))
+    Image.frombytes("RGB", (6, 6), numbers.randbytes(108)).resize(size, Image.Resampling.NEAREST).save(path)
 
 
 def record(name: str, caption: str, **more: object) -> str:
@@ -149,6 +153,41 @@ def test_every_flag_is_on_its_image_and_on_no_other(tmp_path: Path) -> None:
         "twin2.png": ["duplicate-caption"],
         "wide.png": ["extreme-aspect"],
     }
+
+
+def test_images_that_look_the_same_are_named_on_each_other_s_card(photos: Path, tmp_path: Path) -> None:
+    original = Image.open(photos / "chelsea.png").convert("RGB")
+    original.save(tmp_path / "cat.png")
+    original.resize((original.width // 2, original.height // 2)).save(tmp_path / "cat small.jpg", quality=40)
+    original.crop((3, 3, original.width - 3, original.height - 3)).save(tmp_path / "cat cut.webp")
+    for other in ("coffee.png", "rocket.png"):
+        shutil.copy(photos / other, tmp_path)
+    Image.new("RGB", (640, 640), "teal").save(tmp_path / "plain teal.png")
+    Image.new("RGB", (640, 640), "maroon").save(tmp_path / "plain maroon.png")
+    page = Page(write_review(tmp_path))
+    same = {name for name, flags in page.cards().items() if "near-duplicate" in flags}
+    assert same == {"cat.png", "cat small.jpg", "cat cut.webp"}
+    assert "looks like cat cut.webp, cat small.jpg" in page.texts("span")
+
+
+@given(st.lists(st.sampled_from("aabbc"), max_size=12))
+def test_groups_are_the_same_in_any_order_and_hold_each_picture_once(kinds: list[str]) -> None:
+    colours = {"a": "red", "b": "green", "c": "blue"}
+    prints = [fingerprint(Image.new("RGB", (40, 40), colours[kind])) for kind in kinds]
+    found = groups(prints)
+    assert sorted(place for group in found for place in group) == [
+        place for place, kind in enumerate(kinds) if kinds.count(kind) > 1
+    ]
+    assert all(len({kinds[place] for place in group}) == 1 for group in found)
+
+
+def test_what_the_script_gets_cannot_end_its_attribute(tmp_path: Path) -> None:
+    text = "sat </script><script>x()</script> \"'> \u2028 é"
+    add(tmp_path, "x&quot;<script>.png", text)
+    page = Page(write_review(tmp_path))
+    (known,) = (json.loads(value) for value in page.values("data-edit"))
+    assert known == {"file": next(tmp_path.glob("*.png")).name, "caption": " ".join(text.split())}
+    assert len(page.texts("script")) == 1
 
 
 def test_numbers_caption_and_raw_text(tmp_path: Path) -> None:

@@ -339,7 +339,7 @@ def test_a_base_model_elsewhere_is_linked_not_copied(
 ) -> None:
     models = checkout / "kohya_ss" / "models"
     refused = setup("--training-only", "--no-kohya", "--base-model", sources / BASE_MODEL)
-    assert refused.returncode == 1 and str(sources / BASE_MODEL) in refused.stderr
+    assert refused.returncode == 2 and str(sources / BASE_MODEL) in refused.stderr
     assert not models.exists()
     missing = setup("--training-only", "--base-model", tmp_path / "nothing")
     assert missing.returncode == 2 and "--base-model: it is not there" in missing.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from noukii.driver import diagnosis, estimate
+from noukii.driver import diagnosis, estimate, prepare
 from noukii.hardware import Hardware
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -263,9 +263,21 @@ def test_checkpointing_is_chosen_for_the_card():
 
 
 def test_the_two_settings_that_save_most_are_named_with_their_gain():
-    first, second = estimate.savings(load())
+    first, second = estimate.savings(load(), card(8))
     assert first.startswith("--gradient-checkpointing on (about 4.")
     assert second.startswith("--batch-size 1 (about 4.")
     # what is on already is not advised again
-    assert not any("checkpointing" in words for words in estimate.savings(load(gradient_checkpointing=True)))
-    assert estimate.savings(load(gradient_checkpointing=True, batch_size=1, resolution=256)) == []
+    assert not any(
+        "checkpointing" in words for words in estimate.savings(load(gradient_checkpointing=True), card(8))
+    )
+    assert estimate.savings(load(gradient_checkpointing=True, batch_size=1, resolution=256), card(8)) == []
+
+
+def test_bfloat16_is_advised_only_where_the_hardware_computes_it():
+    asked = load(precision="no", gradient_checkpointing=True, batch_size=1, resolution=256)
+    assert any("--precision bf16" in words for words in estimate.savings(asked, card(8)))
+    old_processor = Hardware("", 0, (0, 0), "no NVIDIA driver is installed", 8, False, 32 * GIB)
+    assert estimate.savings(asked, old_processor) == []
+    machine = prepare.Machine(old_processor, "bf16", False, asked)
+    assert "give --precision no" in machine.words
+    assert old_processor.precision == "no"

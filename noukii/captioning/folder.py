@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -31,9 +30,11 @@ from noukii.captioning.worklist import (
     made_with,
     make_worklist,
 )
-from noukii.captioning.writer import Writer
+from noukii.captioning.writer import GO_ON, Writer
 from noukii.clip_tokens import ClipTokenizer
-from noukii.dataset.images import Skipped, UnusableImage, open_image
+from noukii.dataset.images import Skipped, UnusableImage, list_images, open_image
+from noukii.dataset.near_duplicates import near_duplicates
+from noukii.disk import write_failure
 from noukii.errors import Interrupted, RunError
 from noukii.lock import folder_lock
 from noukii.names import printable
@@ -251,12 +252,15 @@ def _finish(
     if len(tally.skipped) > summary.NAMED:
         lines = summary.skipped_lines(tally.skipped, options.folder, len(tally.skipped))
     tally.log = writer.write_log(summary.SKIPPED_LOG, [line.strip() for line in lines])
+    alike = near_duplicates(list_images(options.output).images)
+    tally.alike = [[path.name for path in group] for group in alike]
+    skipped = writer.skipped(tally.skipped)
     if writer.own.is_free(PAGE):
-        with writer.own.writing(PAGE):
-            write_review(
-                options.output,
-                [(os.path.relpath(entry.path, options.folder), entry.reason) for entry in tally.skipped],
-            )
+        try:
+            with writer.own.writing(PAGE):
+                write_review(options.output, skipped, alike)
+        except OSError as error:
+            raise write_failure(options.output / PAGE, error, GO_ON) from None
         tally.page = PAGE
     else:
         tally.notes.append(

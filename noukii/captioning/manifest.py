@@ -197,6 +197,8 @@ class State:
     """Prompt cue, review page, log -> SHA-256 as we wrote it (two while it is being replaced)."""
     overwrite: dict[str, object] | None = None
     """Of an unfinished --overwrite: its settings, and the log's length when it began."""
+    skipped: list[list[str]] = field(default_factory=list)
+    """[file, reason] of what the last run that ended has skipped, for the page."""
 
     @classmethod
     def read(cls, folder: Path) -> State:
@@ -217,6 +219,11 @@ class State:
                 if isinstance(hashes, list)
             },
             overwrite=overwrite if isinstance(overwrite, dict) else None,
+            skipped=[
+                pair
+                for pair in (value.get("skipped") if isinstance(value.get("skipped"), list) else [])
+                if isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
+            ],
         )
 
     def write(self, folder: Path) -> None:

@@ -33,6 +33,7 @@ examples:
   ./run_captioning.sh ~/Pictures/tom tomcat --repeats 20
   ./run_captioning.sh ~/Pictures/tom tomcat --recursive --dry-run
   ./run_captioning.sh -- -odd-folder-name tomcat
+  ./run_captioning.sh --apply ~/Downloads/captions.jsonl image_datasets/20_tomcat
 """
 
 
@@ -146,6 +147,7 @@ def _parser() -> Parser:
     add("--raw-captions", action="store_true", help="the model's text as it is: no trigger, no trimming")
     add("--recursive", action="store_true", help="take the images in sub-folders as well")
     add("--overwrite", action="store_true", help="caption again what has a caption; edited ones are kept")
+    add("--apply", metavar="FILE", help="write the captions that were edited in FOLDER/review.html")
     add("--dry-run", action="store_true", help="say what would be done; load no model, write nothing")
     add("--device", default="auto", metavar="NAME", help="auto, cuda, cuda:1 or cpu (auto)")
     add("--dtype", default="auto", choices=DTYPES, help="how the model's numbers are kept (auto)")

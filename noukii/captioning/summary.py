@@ -41,6 +41,8 @@ class Tally:
     skipped: list[Skipped] = field(default_factory=list)
     gone: Sequence[str] = ()
     concepts: Sequence[str] = ()
+    alike: Sequence[Sequence[str]] = ()
+    """Groups of images that look nearly the same."""
     without_keyword: Sequence[str] = ()
     log: str = ""
     """Name of the log of skipped files, where one was written."""
@@ -135,6 +137,12 @@ def end_lines(tally: Tally, options: CaptionOptions, litter: int) -> list[str]:
     if len(tally.notes) > NAMED:
         lines.append(f"  … and {len(tally.notes) - NAMED} more notes")
     lines += names("  no longer in the input folder, their copies and captions stay", tally.gone)
+    if tally.alike:
+        shown = [" = ".join(printable(name) for name in group[:FEW]) for group in tally.alike[:FEW]]
+        more = f" … and {len(tally.alike) - FEW} more groups" if len(tally.alike) > FEW else ""
+        lines.append(
+            f"  look nearly the same and weigh more together (all are kept): {'; '.join(shown)}{more}"
+        )
     lines += names("key concepts", tally.concepts)
     lines.append(f"captions and images: {printable(options.output)}")
     if tally.page:

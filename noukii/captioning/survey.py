@@ -16,6 +16,7 @@ from noukii.captioning.manifest import Manifest, State
 from noukii.captioning.options import CaptionOptions
 from noukii.captioning.summary import Tally
 from noukii.captioning.worklist import DESCRIBE, DONE, KEEP, Item, Worklist, make_worklist
+from noukii.captioning.writer import TEXT_BYTES, copy_bytes
 from noukii.clip_tokens import ClipTokenizer
 from noukii.dataset.buckets import fit
 from noukii.dataset.captions import find_captions
@@ -155,12 +156,8 @@ def _cpu_guess(model: JanusFiles, options: CaptionOptions, count: int) -> str:
 
 def _space(items: Sequence[Item]) -> tuple[int, int]:
     """Return the bytes that all copies may need, and the largest of them."""
-    needs = [
-        item.info.size_bytes if item.info.as_is else 3 * item.info.width * item.info.height
-        for item in items
-        if item.write_copy
-    ]
-    return sum(needs) + 16_384 * len(items), max(needs, default=0)
+    needs = [copy_bytes(item.info) for item in items if item.write_copy]
+    return sum(needs) + TEXT_BYTES * len(items), max(needs, default=0)
 
 
 def _say_plan(options: CaptionOptions, work: Worklist, found: Found, to_describe: int) -> None:

@@ -15,7 +15,7 @@ from noukii import files
 from noukii.captioning.manifest import HAND, Entry, Manifest, State, same_text
 from noukii.captioning.options import CaptionOptions
 from noukii.captioning.output_folder import OutputFolder, Stamp, fold, stamp
-from noukii.dataset.images import ImageInfo, safe_stems
+from noukii.dataset.images import ImageInfo, UnusableImage, open_image, safe_stems
 
 DONE = "done"
 KEEP = "keep"
@@ -263,7 +263,8 @@ def _known_item(
     notes = []
     write_copy = not copy.is_file()
     if changed and not write_copy:
-        if files.sha256_file(copy) == entry.file_sha256:
+        # The second: a run that was stopped between the new copy and its line in the manifest.
+        if files.sha256_file(copy) == entry.file_sha256 or _is_copy_of(copy, info):
             write_copy = True
         else:
             notes.append("the source changed, but its copy was edited too: the copy is kept")
@@ -294,6 +295,17 @@ def _known_item(
         task = DONE
     before = stamp(options.output / file)
     return Item(info, source, file, task, entry, write_copy, claim, before, hand_text, tuple(notes))
+
+
+def _is_copy_of(copy: Path, info: ImageInfo) -> bool:
+    """Tell whether `copy` is what write_training_copy makes of an image."""
+    if info.as_is:
+        return copy.stat().st_size == info.size_bytes and files.sha256_file(copy) == info.sha256
+    try:
+        made, wanted = open_image(copy), open_image(info.path)
+    except UnusableImage:
+        return False
+    return made.size == wanted.size and made.tobytes() == wanted.tobytes()
 
 
 def _redone_from(options: CaptionOptions, state: State) -> int | None:

@@ -28,11 +28,20 @@ from noukii.captioning.worklist import (
     caption_settings,
 )
 from noukii.clip_tokens import ClipTokenizer
-from noukii.dataset.images import UnusableImage, list_images, write_training_copy
+from noukii.dataset.images import ImageInfo, Skipped, UnusableImage, list_images, write_training_copy
 from noukii.disk import write_failure
 from noukii.names import printable
 
 GO_ON = "make room or rights there, then run the same command: it goes on where this one ended"
+
+
+TEXT_BYTES = 16_384
+"""Room for the texts of one image: caption, line of captions.jsonl, their temporary files."""
+
+
+def copy_bytes(info: ImageInfo) -> int:
+    """Return the bytes that the copy of an image may need."""
+    return info.size_bytes if info.as_is else 3 * info.width * info.height
 
 
 class _TheirsIsThere(Exception):
@@ -112,7 +121,7 @@ class Writer:
         except OSError as error:
             if not os.access(item.info.path, os.R_OK):
                 raise UnusableImage(f"cannot be read ({error.strerror})") from None
-            raise write_failure(path, error, GO_ON) from None
+            raise write_failure(path, error, GO_ON, copy_bytes(item.info)) from None
 
     def describe(self, item: Item, raw: str, finish_reason: str, tokens: int, seconds: float) -> Entry:
         """Record the model's text for an image whose copy is there, and write its .txt.
@@ -219,6 +228,13 @@ class Writer:
                 number += 1
                 free = f"{stem}-{number}{ending}"
         return free if lines else ""
+
+    def skipped(self, left_out: Sequence[Skipped]) -> list[tuple[str, str]]:
+        """Keep and return (file, reason) of what was skipped; names as seen from the input folder."""
+        root = self._options.folder
+        found = [(printable(os.path.relpath(one.path, root)), one.reason) for one in left_out]
+        self._state.skipped = [list(pair) for pair in found]
+        return found
 
     def finish(self, work: Worklist) -> None:
         """Leave one line per image in the manifest, and a state without unfinished business."""
@@ -327,4 +343,4 @@ class Writer:
         try:
             yield
         except OSError as error:
-            raise write_failure(path, error, GO_ON) from None
+            raise write_failure(path, error, GO_ON, TEXT_BYTES) from None

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from noukii.dataset.captions import UnreadableCaption, find_captions, read_caption
+from noukii.dataset.captions import UnreadableCaption, find_captions, read_caption, unused_captions
 from noukii.dataset.images import ImageInfo, Skipped
 from noukii.names import printable
+
+_NAMED = 10
 
 
 def plural(count: int, thing: str) -> str:
@@ -42,6 +44,10 @@ class CaptionReport:
     max_token_length: int
     captions: dict[Path, PlannedCaption]
     unreadable: tuple[Skipped, ...]
+    strays: tuple[Path, ...] = ()
+    """Caption files of no picture."""
+    seconds: tuple[Path, ...] = ()
+    """Caption files of pictures that have another one, which is used."""
 
     def only(self, used: Sequence[ImageInfo]) -> CaptionReport:
         """Return the report on these pictures alone."""
@@ -131,7 +137,24 @@ class CaptionReport:
                 f"{printable(source.name)} is the caption of {names}; if they differ, write"
                 f" {printable(images[-1].name)}.txt for the second"
             )
+        if self.strays:
+            one = len(self.strays) == 1
+            said.append(
+                f"{_names(self.strays)} {'belongs' if one else 'belong'} to no image by"
+                f" {'its name' if one else 'their names'} and {'is' if one else 'are'} not used;"
+                " the caption of cat.png is cat.txt or cat.png.txt"
+            )
+        if self.seconds:
+            said.append(
+                f"{_names(self.seconds)}: not used, since the image has another caption file that comes first"
+                " (.png.txt before .txt before .caption)"
+            )
         return said
+
+
+def _names(paths: Sequence[Path]) -> str:
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return ", ".join(printable(path.name) for path in paths[:_NAMED]) + more
 
 
 def _longer_remedy(limit: int, longest: int) -> str:
@@ -163,7 +186,15 @@ def check_captions(infos: Sequence[ImageInfo], keyword: str, max_token_length: i
         tokens, cut = (None, False) if empty else _measure(caption.text, keyword, max_token_length)
         text = caption.text or keyword
         captions[info.path] = PlannedCaption(text, source, empty, caption.notes, tokens, cut)
-    return CaptionReport(keyword, max_token_length, captions, tuple(unreadable))
+    unused = [unused_captions(folder, files) for folder in dict.fromkeys(info.path.parent for info in infos)]
+    return CaptionReport(
+        keyword,
+        max_token_length,
+        captions,
+        tuple(unreadable),
+        tuple(path for one in unused for path in one.strays),
+        tuple(path for one in unused for path in one.seconds),
+    )
 
 
 def _measure(text: str, keyword: str, limit: int) -> tuple[int | None, bool]:

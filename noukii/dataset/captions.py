@@ -1,15 +1,15 @@
 """Caption files: which one belongs to a picture, and its text as one line of UTF-8.
 
 The text is kept letter for letter: brackets, weights, braces and quotes mean nothing special in
-training. Only what a trainer would lose or choke on is mended: byte-order marks, other encodings,
-line breaks (sd-scripts reads the first line only) and tabs.
+training. Only what a trainer would lose or choke on is mended: byte-order marks, other encodings
+and line breaks (sd-scripts reads the first line only).
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,8 @@ MAX_CAPTION_BYTES = 1_000_000
 _LINE_END = re.compile("\r\n|[\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
 _CONTROL = re.compile("[\0-\x08\x0e-\x1b\x1f\x7f]")
 _LORA = re.compile(r"<(lora|lyco|hypernet):[^>]*>", re.IGNORECASE)
+_NO_CAPTION = re.compile(r"\.|prompt_cue-|(read ?me|licen[cs]e|notice|noukii)\b", re.IGNORECASE)
+"""How the names of texts begin that lie beside pictures and are no captions."""
 _MARKS = (
     (b"\xef\xbb\xbf", "utf-8", "byte-order mark removed"),
     (b"\xff\xfe\0\0", "utf-32-le", "converted from UTF-32"),
@@ -66,6 +68,52 @@ def find_captions(
             folders[folder] = _names_by_lower_extension(folder, extensions)
         found[image] = _find_in(folders[folder], image, extensions)
     return found
+
+
+@dataclass(frozen=True)
+class UnusedCaptions:
+    """Caption files of a folder that no picture takes its text from."""
+
+    strays: tuple[Path, ...]
+    """No picture, not even one that cannot be used, has this name."""
+    seconds: tuple[Path, ...]
+    """The picture has another caption file, with another text, that comes first."""
+
+
+def unused_captions(
+    folder: Path, found: Mapping[Path, Path | None], extensions: Sequence[str] = CAPTION_EXTENSIONS
+) -> UnusedCaptions:
+    """Return the caption files of `folder` that are in none of `found` (what `find_captions` returned).
+
+    The caption of a picture that is skipped is not among them: the picture is named already.
+    """
+    names = _names_by_lower_extension(folder, extensions)
+    captions = {name for same in names.values() for name in same}
+    owners = {image.name: source for image, source in found.items()}
+    owners |= {picture_stem(image.name): source for image, source in found.items()}
+    try:
+        others = [entry.name for entry in os.scandir(folder) if entry.name not in captions]
+    except OSError:
+        others = []
+    known = {*others, *map(picture_stem, others)}
+    taken = {source.name for source in found.values() if source is not None}
+    strays, seconds = [], []
+    for name in sorted(captions - taken):
+        base = os.path.splitext(name)[0]
+        source = owners.get(base)
+        if source is not None:
+            if not _same_bytes(folder / name, source):
+                seconds.append(folder / name)
+        elif base not in known and not _NO_CAPTION.match(name):
+            strays.append(folder / name)
+    return UnusedCaptions(tuple(strays), tuple(seconds))
+
+
+def _same_bytes(one: Path, other: Path) -> bool:
+    try:
+        return one.stat().st_size == other.stat().st_size and one.read_bytes() == other.read_bytes()
+    except OSError:
+        return False
 
 
 def _names_by_lower_extension(folder: Path, extensions: Sequence[str]) -> dict[str, list[str]]:
@@ -117,7 +165,7 @@ def read_caption(path: Path) -> Caption:
     except OSError as error:
         raise UnreadableCaption(f"cannot be read ({error.strerror})") from None
     text, notes = _decode(data)
-    lines = [line.strip() for line in _LINE_END.split(text.replace("\t", " "))]
+    lines = [line.strip() for line in _LINE_END.split(text)]
     lines = [line for line in lines if line]
     if len(lines) > 1:
         notes.append(f"{len(lines)} lines joined into one")

@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import functools
 import io
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from PIL import Image, ImageChops, ImageCms
 
+if TYPE_CHECKING:
+    import numpy
+
 _SPACE_OF_MODE = {"L": "GRAY", "CMYK": "CMYK", "LAB": "Lab "}
+
+_BAND_PIXELS = 4_000_000
 
 _VISIBLE = 3
 """A profile that moves no shade of grey by more than this (of 255) is sRGB for every practical purpose."""
@@ -73,22 +80,52 @@ def _from_deep(image: Image.Image) -> Image.Image:
     """
     import numpy
 
-    values = numpy.asarray(image)
+    # In bands: a float copy of 178 million pixels, made several times over, would fill a small machine.
+    height = max(1, _BAND_PIXELS // image.width)
+    tops = range(0, image.height, height)
+
+    def band(top: int) -> numpy.ndarray:
+        return numpy.asarray(image.crop((0, top, image.width, min(top + height, image.height))))
+
     if image.mode.startswith("I;16"):
-        return Image.fromarray((values >> 8).astype(numpy.uint8))
-    if image.mode == "I" and values.min() >= 0 and values.max() < 65536:
-        deep = values.max() > 255
-        return Image.fromarray((values >> 8 if deep else values).astype(numpy.uint8))
-    values = values.astype(numpy.float32)
-    finite = values[numpy.isfinite(values)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+        shift: int | None = 8
+    elif image.mode == "I":
+        lowest = min(int(band(top).min()) for top in tops)
+        highest = max(int(band(top).max()) for top in tops)
+        shift = (8 if highest > 255 else 0) if lowest >= 0 and highest < 65536 else None
+    else:
+        shift = None
+    low, high = (0.0, 0.0) if shift is not None else _range(band(top) for top in tops)
+    scale = 255.0 / (high - low or 1.0)
+    result = Image.new("L", image.size)
+    for top in tops:
+        values = band(top)
+        if shift is None:
+            values = values.astype(numpy.float32)
+            values = (numpy.nan_to_num(values, nan=low, posinf=high, neginf=low) - low) * scale
+            values = numpy.clip(numpy.rint(values), 0, 255)
+        else:
+            values = values >> shift
+        result.paste(Image.fromarray(values.astype(numpy.uint8)), (0, top))
+    return result
+
+
+def _range(bands: Iterable[numpy.ndarray]) -> tuple[float, float]:
+    """Return the values that become black and white."""
+    import numpy
+
+    lows, highs = [], []
+    for values in bands:
+        finite = values[numpy.isfinite(values)]
+        if finite.size:
+            lows.append(float(finite.min()))
+            highs.append(float(finite.max()))
+    low, high = (min(lows), max(highs)) if lows else (0.0, 0.0)
     if low >= 0 and high <= 1:
-        low, high = 0.0, 1.0
-    elif low >= 0 and high <= 255:
-        low, high = 0.0, 255.0
-    span = high - low or 1.0
-    scaled = (numpy.nan_to_num(values, nan=low, posinf=high, neginf=low) - low) * (255.0 / span)
-    return Image.fromarray(numpy.clip(numpy.rint(scaled), 0, 255).astype(numpy.uint8))
+        return 0.0, 1.0
+    if low >= 0 and high <= 255:
+        return 0.0, 255.0
+    return low, high
 
 
 def _profile(image: Image.Image, mode: str) -> bytes | None:

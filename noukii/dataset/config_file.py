@@ -53,6 +53,7 @@ _TYPES = {
     "shuffle_caption": bool,
     "keep_tokens": int,
     "caption_dropout_rate": float,
+    "caption_tag_dropout_rate": float,
     "flip_aug": bool,
     "image_dir": str,
     "is_reg": bool,
@@ -69,7 +70,7 @@ _LEAST = {
 _UPSTREAM_WORDS = (
     "color_aug face_crop_aug_range random_crop keep_tokens_separator secondary_separator enable_wildcard"
     " caption_separator token_warmup_min token_warmup_step caption_suffix custom_attributes cache_info"
-    " resize_interpolation caption_dropout_every_n_epochs caption_tag_dropout_rate alpha_mask"
+    " resize_interpolation caption_dropout_every_n_epochs alpha_mask"
     " metadata_file conditioning_data_dir validation_seed validation_split network_multiplier"
 )
 _UPSTREAM_ONLY = frozenset(_UPSTREAM_WORDS.split())
@@ -92,7 +93,7 @@ def read_config(path: Path) -> TrainConfig:
         raise InputError(path, f"is not UTF-8 at byte {error.start}", "save it as UTF-8") from None
     try:
         content = parse(text).unwrap()
-    except (TOMLKitError, ValueError) as error:
+    except (TOMLKitError, ValueError, RecursionError) as error:
         raise InputError(path, f"is not valid TOML: {error}", "mend that line") from None
     return _Reader(path).config(content)
 
@@ -134,10 +135,11 @@ class _Reader:
             raise self._bad(level, "image_dir is missing", "name the folder of images")
         if not values["caption_extension"].startswith("."):
             raise self._bad(level, "caption_extension must start with a dot", 'write ".txt"')
-        rate = float(values["caption_dropout_rate"])
-        if not 0 <= rate <= 1:
-            raise self._bad(level, f"caption_dropout_rate is {rate:g}", "it lies between 0 and 1")
-        fixed = {"image_dir": Path(values["image_dir"]), "caption_dropout_rate": rate}
+        fixed: dict[str, Any] = {"image_dir": Path(values["image_dir"])}
+        for key in ("caption_dropout_rate", "caption_tag_dropout_rate"):
+            fixed[key] = float(values[key])
+            if not 0 <= fixed[key] <= 1:
+                raise self._bad(level, f"{key} is {fixed[key]:g}", "it lies between 0 and 1")
         return SubsetConfig(**(values | fixed))
 
     def _rule(self, values: dict[str, Any], level: str) -> BucketRule:

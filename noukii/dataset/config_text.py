@@ -68,6 +68,7 @@ def _subset_keys(subset: SubsetConfig, shared_extension: str) -> dict[str, Any]:
         "shuffle_caption",
         "keep_tokens",
         "caption_dropout_rate",
+        "caption_tag_dropout_rate",
         "flip_aug",
         "is_reg",
     ):

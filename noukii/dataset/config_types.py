@@ -31,6 +31,7 @@ class SubsetConfig:
     shuffle_caption: bool = False
     keep_tokens: int = 0
     caption_dropout_rate: float = 0.0
+    caption_tag_dropout_rate: float = 0.0
     flip_aug: bool = False
     is_reg: bool = False
 
@@ -68,6 +69,7 @@ SUBSET_DEFAULTS: dict[str, Any] = {
     "shuffle_caption": False,
     "keep_tokens": 0,
     "caption_dropout_rate": 0.0,
+    "caption_tag_dropout_rate": 0.0,
     "flip_aug": False,
 }
 SUBSET_ONLY: dict[str, Any] = {"image_dir": None, "is_reg": False}

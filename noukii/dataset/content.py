@@ -6,14 +6,16 @@ SNIFF_BYTES = 512
 
 _PICTURES = (
     ".png .apng .jpg .jpeg .jpe .jfif .webp .bmp .dib .gif .tif .tiff .avif .avifs .jp2 .j2k .jpf .jpx .j2c"
-    " .jpc .ppm .pgm .pbm .pnm .tga .icb .vda .vst .qoi .pcx .ico .sgi .dds"
+    " .jpc .ppm .pgm .pbm .pnm .pfm .tga .icb .vda .vst .qoi .pcx .ico .sgi .bw .rgb .rgba .dds .mpo"
 )
 PICTURE_EXTENSIONS = frozenset(_PICTURES.split())
 """Extensions, lower case, whose files Pillow itself decodes to one picture."""
 
 PLUGIN_EXTENSIONS = {
     ".heic": "pillow-heif",
+    ".heics": "pillow-heif",
     ".heif": "pillow-heif",
+    ".heifs": "pillow-heif",
     ".hif": "pillow-heif",
     ".jxl": "pillow-jxl-plugin",
 }
@@ -27,6 +29,11 @@ _VIDEO = ".mp4 .m4v .mov .avi .mkv .webm .wmv .flv .mpg .mpeg .mts .m2ts .3gp .o
 _DOCUMENT = (
     ".psd .psb .xcf .kra .ai .svg .svgz .eps .ps .pdf .cdr .clip .afphoto .sai .exr .hdr .blend .wmf .emf"
 )
+_OTHER_PICTURES = (
+    ".blp .cur .dcx .djv .djvu .dpx .ecw .fit .fits .flc .fli .fpx .ftc .ftu .gbr .icns .iff .im .jbig"
+    " .jng .jxr .lbm .mic .mng .msp .palm .pat .pcd .pct .pic .pict .pxr .ras .spider .sun .wal .wbmp .wdp"
+    " .xbm .xpm .xwd"
+)
 _ARCHIVE = ".zip .rar .7z .tar .gz .tgz .bz2 .xz .zst"
 _UNFINISHED = ".crdownload .part .partial .download .!ut .opdownload"
 
@@ -34,6 +41,9 @@ UNSUPPORTED_EXTENSIONS = {
     **dict.fromkeys(_RAW.split(), "a camera's raw file; export it as JPEG or PNG"),
     **dict.fromkeys(_VIDEO.split(), "a video, not a picture"),
     **dict.fromkeys(_DOCUMENT.split(), "a drawing program's document; export it as PNG or JPEG"),
+    **dict.fromkeys(
+        _OTHER_PICTURES.split(), "a kind of picture that is not read here; export it as PNG or JPEG"
+    ),
     **dict.fromkeys(_ARCHIVE.split(), "an archive; unpack it first"),
     **dict.fromkeys(_UNFINISHED.split(), "an unfinished download"),
 }
@@ -96,7 +106,18 @@ def picture_format(head: bytes) -> str | None:
     if head[4:8] == b"ftyp":
         if brand in (b"avif", b"avis"):
             return "AVIF"
-        if brand in (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"):
+        if brand in (
+            b"heic",
+            b"heix",
+            b"hevc",
+            b"hevx",
+            b"heim",
+            b"heis",
+            b"hevm",
+            b"hevs",
+            b"mif1",
+            b"msf1",
+        ):
             return "AVIF" if b"avif" in head[12:64] else "HEIF"
     if head.startswith((b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")):
         return "JPEG2000"

@@ -25,6 +25,8 @@ MAX_PIXELS = 2 * 89_478_485
 LARGE_PIXELS = 24_000_000
 """Pictures over this are decoded one at a time, so that memory does not grow with the core count."""
 
+_BAND_PIXELS = 4_000_000
+
 # Pillow warns of large pictures, odd EXIF and palettes with bytes as transparency. All of it is dealt
 # with here, and a folder of a thousand photographs would flood the terminal.
 warnings.filterwarnings("ignore", module=r"PIL\b.*")
@@ -123,7 +125,13 @@ def decoded(path: Path, for_check: bool = False) -> Iterator[tuple[Image.Image, 
             if not pixels:
                 raise UnusableImage("has no pixels")
             with _one_large if pixels > LARGE_PIXELS else nullcontext():
-                looks = _load(image, for_check)
+                try:
+                    looks = _load(image, for_check)
+                except ValueError as error:
+                    if not _is_text_bomb(error):
+                        raise
+                    image = _open_without_text(stream)  # the text stands behind the pixels
+                    looks = _load(image, for_check)
                 yield image, looks
     except UnusableImage:
         raise
@@ -165,11 +173,23 @@ def _open(stream: BinaryIO, path: Path) -> Image.Image:
         stream.seek(0)
         raise UnusableImage(describe_content(stream.read(SNIFF_BYTES))) from None
     except ValueError as error:
-        if "MAX_TEXT" not in str(error):
+        if not _is_text_bomb(error):
             raise
-        # Some image generators store megabytes of text; Pillow refuses that, the pixels are fine.
-        stream.seek(0)
-        return Image.open(_without_png_text(stream), formats=["PNG"])
+        return _open_without_text(stream)
+
+
+def _is_text_bomb(error: ValueError) -> bool:
+    """Some image generators store megabytes of text in a PNG; Pillow refuses that, the pixels are fine."""
+    return "MAX_TEXT" in str(error)
+
+
+def _open_without_text(stream: BinaryIO) -> Image.Image:
+    """Open a PNG without its texts, and without its colour profile if that is the bomb."""
+    texts = (b"tEXt", b"zTXt", b"iTXt")
+    try:
+        return Image.open(_png_without(stream, texts), formats=["PNG"])
+    except ValueError:
+        return Image.open(_png_without(stream, (*texts, b"iCCP")), formats=["PNG"])
 
 
 def _open_bomb(stream: BinaryIO, formats: list[str]) -> Image.Image:
@@ -183,13 +203,14 @@ def _open_bomb(stream: BinaryIO, formats: list[str]) -> Image.Image:
             Image.MAX_IMAGE_PIXELS = limit
 
 
-def _without_png_text(stream: BinaryIO) -> BinaryIO:
-    """Return a PNG without its text chunks, the rest unchanged."""
+def _png_without(stream: BinaryIO, kinds: tuple[bytes, ...]) -> BinaryIO:
+    """Return a PNG without chunks of these kinds, the rest unchanged."""
+    stream.seek(0)
     kept = io.BytesIO()
     kept.write(stream.read(8))
     while len(head := stream.read(8)) == 8:
         length = int.from_bytes(head[:4], "big") + 4
-        if head[4:] in (b"tEXt", b"zTXt", b"iTXt"):
+        if head[4:] in kinds:
             stream.seek(length, os.SEEK_CUR)
         else:
             kept.write(head)
@@ -201,7 +222,7 @@ def _without_png_text(stream: BinaryIO) -> BinaryIO:
 def _load(image: Image.Image, for_check: bool) -> Looks:
     width, height = image.size
     kind = image.format or ""
-    deep = any("16" in str(tile[3]) for tile in getattr(image, "tile", []) if len(tile) > 3)
+    deep = any(_is_deep(tile) for tile in getattr(image, "tile", []))
     frames = _frame_count(image)
     if for_check and kind in ("JPEG", "MPO"):
         image.draft(None, (max(width // 8, 1), max(height // 8, 1)))
@@ -233,6 +254,13 @@ def _load(image: Image.Image, for_check: bool) -> Looks:
     alpha = "A" in image.mode or "a" in image.mode or "transparency" in image.info
     plain = image.mode == "RGB" and not (notes or alpha)
     return Looks(kind, width, height, plain, tuple(notes))
+
+
+def _is_deep(tile: tuple[object, ...]) -> bool:
+    """Tell whether a plug-in's tile holds 16 bits a channel: SGI's decoder, or a raw mode like RGB;16B."""
+    arguments = tile[3] if len(tile) > 3 else ""
+    raw_mode = arguments[0] if isinstance(arguments, tuple) and arguments else arguments
+    return tile[0] == "SGI16" or (isinstance(raw_mode, str) and ";16" in raw_mode)
 
 
 def _frame_count(image: Image.Image) -> int:
@@ -270,14 +298,19 @@ def _alpha(image: Image.Image) -> Image.Image | None:
     return None
 
 
+def _on_white(image: Image.Image) -> Image.Image:
+    """Return a picture with transparent parts as RGB on white, made in bands so that memory stays small."""
+    result = Image.new("RGB", image.size, (255, 255, 255))
+    height = max(1, _BAND_PIXELS // image.width)
+    for top in range(0, image.height, height):
+        band = image.crop((0, top, image.width, min(top + height, image.height)))
+        result.paste(to_srgb(band), (0, top), mask=_alpha(band))
+    return result
+
+
 def _finish(image: Image.Image, looks: Looks) -> Image.Image:
     """Return the loaded `image` as its training copy shows it."""
-    alpha = _alpha(image)
-    rgb = to_srgb(image)
-    if alpha is not None and alpha.getextrema()[0] < 255:
-        white = Image.new("RGB", rgb.size, (255, 255, 255))
-        white.paste(rgb, mask=alpha)
-        rgb = white
+    rgb = _on_white(image) if _is_transparent(image) else to_srgb(image)
     orientation = _orientation(image)
     if orientation != 1:
         rgb = rgb.transpose(_TRANSPOSE[orientation])

@@ -115,7 +115,7 @@ def _read_record() -> dict[str, int]:
     try:
         repeats = json.loads(_record_path().read_text(encoding="utf-8"))["repeats"]
         return {path: n for path, n in repeats.items() if type(n) is int and 1 <= n <= MAX_REPEATS}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 

@@ -43,7 +43,7 @@ __all__ = [
 KOHYA_EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 """The extensions sd-scripts lists, in lower case (library/train_util.py, IMAGE_EXTENSIONS)."""
 
-_EXTENSION_OF_FORMAT = {"PNG": ".png", "JPEG": ".jpg", "WEBP": ".webp", "BMP": ".bmp", "DIB": ".bmp"}
+_EXTENSION_OF_FORMAT = {"PNG": ".png", "JPEG": ".jpg", "WEBP": ".webp", "BMP": ".bmp"}
 
 _one_large_copy = threading.Lock()
 

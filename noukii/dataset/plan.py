@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from noukii.dataset.buckets import Bucket, BucketRule
 from noukii.dataset.caption_check import CaptionReport, PlannedCaption, check_captions
 from noukii.dataset.config_file import DatasetConfig, SubsetConfig, rule_problem
 from noukii.dataset.folders import DataSet
+from noukii.dataset.held_out import held_out
 from noukii.dataset.images import ImageInfo, Skipped, inspect_images, list_images, safe_stems
+from noukii.dataset.plan_advice import advice
 from noukii.dataset.plan_text import describe, plan_dict, skipped_lines
 from noukii.dataset.samples import Sample, SampleSet, fit_samples, steps_per_epoch
 from noukii.errors import InputError
@@ -48,10 +50,17 @@ class PlannedSet:
     skipped: tuple[Skipped, ...]
     litter: int
     captions: CaptionReport
+    held_out: tuple[PlannedImage, ...] = ()
+    """Pictures that the training is measured on and that are not trained."""
+
+    @property
+    def copies(self) -> tuple[PlannedImage, ...]:
+        """All pictures that are staged."""
+        return (*self.images, *self.held_out)
 
     @property
     def found(self) -> int:
-        return len(self.images) + len(self.skipped)
+        return len(self.copies) + len(self.skipped)
 
     @property
     def samples(self) -> int:
@@ -75,10 +84,24 @@ class Plan:
     max_token_length: int
     staging_bytes: int
     largest_bytes: int
+    bucket_images: dict[Bucket, int] = field(default_factory=dict)
+    """Different pictures in each bucket."""
+    lone: tuple[tuple[Bucket, str], ...] = ()
+    """Buckets with a single picture, and its name."""
+    validation: float | None = None
+    """The share of the pictures that is held out."""
+    tag_dropout: float = 0.0
+    """How often a part of a caption is left out; the first, the trigger word, always stays."""
 
     @property
     def samples_per_epoch(self) -> int:
         return sum(each.samples for each in self.sets)
+
+    def trained(self, subset: SubsetConfig) -> SubsetConfig:
+        """Return the subset as this plan trains it."""
+        if not self.tag_dropout:
+            return subset
+        return replace(subset, keep_tokens=1, caption_tag_dropout_rate=self.tag_dropout)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -86,6 +109,11 @@ class Plan:
         return tuple(
             f"{each.data_set.name}: {warning}" for each in self.sets for warning in each.captions.warnings()
         )
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What else is likely to make the LoRA worse, each with its remedy."""
+        return tuple(advice(self))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan for JSON; paths are text, file names in them as they are on disk."""
@@ -111,11 +139,15 @@ def make_plan(
     epochs: int | None = None,
     accumulation: int = 1,
     max_token_length: int = 75,
+    validation: float | None = None,
+    tag_dropout: float = 0.0,
     advance: Callable[[], object] | None = None,
 ) -> Plan:
     """Look at every file of the data sets and return what training on them comes to.
 
     `steps` are optimiser steps, `epochs` wins over it, as in sd-scripts; neither means 400 steps.
+    `validation`: the share of each data set's pictures that is held out to measure the training on.
+    `tag_dropout`: how often each part of a caption but the first is left out of a step.
     `advance` is called once for each picture looked at.
 
     Raises:
@@ -128,7 +160,7 @@ def make_plan(
         raise InputError("--resolution", *problem)
     planned, samples = [], []
     for data_set in data_sets:
-        one, its_samples = _plan_set(data_set, rule, batch_size, max_token_length, advance)
+        one, its_samples = _plan_set(data_set, rule, batch_size, max_token_length, validation, advance)
         planned.append(one)
         samples += its_samples
     config = DatasetConfig(rule, batch_size, tuple(_subset(one) for one in data_sets))
@@ -136,7 +168,10 @@ def make_plan(
     batches = steps_per_epoch([sample_set])
     updates = math.ceil(batches / accumulation)
     total = epochs * updates if epochs is not None else steps if steps is not None else DEFAULT_STEPS
-    copies = [_copy_bytes(image.info) for each in planned for image in each.images]
+    copies = [_copy_bytes(image.info) for each in planned for image in each.copies]
+    names: dict[Bucket, list[str]] = {}
+    for sample in samples:
+        names.setdefault(sample.fit.bucket, []).append(sample.image.path.name)
     return Plan(
         tuple(planned),
         tuple(ignored),
@@ -150,7 +185,15 @@ def make_plan(
         max_token_length,
         sum(copies),
         max(copies),
+        {bucket: len(names[bucket]) for bucket in sample_set.bucket_counts()},
+        tuple((bucket, one[0]) for bucket, one in _by_size(names) if len(one) == 1),
+        validation,
+        tag_dropout,
     )
+
+
+def _by_size(names: dict[Bucket, list[str]]) -> list[tuple[Bucket, list[str]]]:
+    return sorted(names.items(), key=lambda item: (item[0].width, item[0].height))
 
 
 def _subset(data_set: DataSet) -> SubsetConfig:
@@ -162,6 +205,7 @@ def _plan_set(
     rule: BucketRule,
     batch_size: int,
     max_token_length: int,
+    validation: float | None,
     advance: Callable[[], object] | None,
 ) -> tuple[PlannedSet, list[Sample]]:
     listing = list_images(data_set.folder)
@@ -182,7 +226,11 @@ def _plan_set(
     stems = safe_stems([info.path for info in used])
     images = tuple(PlannedImage(info, stems[info.path], report.captions[info.path]) for info in used)
     ordered = sorted(skipped, key=lambda one: one.path.parts)
-    return PlannedSet(data_set, images, tuple(ordered), listing.litter, report), samples
+    apart = held_out([image.stem for image in images], validation) if validation else set()
+    trained = tuple(image for place, image in enumerate(images) if place not in apart)
+    kept_back = tuple(image for place, image in enumerate(images) if place in apart)
+    samples = [sample for place, sample in enumerate(samples) if place not in apart]
+    return PlannedSet(data_set, trained, tuple(ordered), listing.litter, report, kept_back), samples
 
 
 def _nothing_usable(data_set: DataSet, skipped: Sequence[Skipped]) -> InputError:

@@ -16,7 +16,7 @@ from noukii.dataset.images import Skipped
 from noukii.names import printable
 
 if TYPE_CHECKING:
-    from noukii.dataset.plan import Plan, PlannedSet
+    from noukii.dataset.plan import Plan, PlannedImage, PlannedSet
 
 COLUMNS = 100
 _SHOWN = 20
@@ -24,7 +24,7 @@ _SHOWN = 20
 
 def describe(plan: Plan) -> str:
     """Return the plan as lines of at most COLUMNS columns, without colours."""
-    lines = []
+    lines = [*_table(plan), ""]
     for each in plan.sets:
         lines += [*_set_lines(each), ""]
     if plan.ignored:
@@ -33,9 +33,52 @@ def describe(plan: Plan) -> str:
         lines += [""]
     lines += _bucket_lines(plan)
     lines += _step_lines(plan)
-    for warning in plan.warnings:
+    for warning in (*plan.warnings, *plan.advice):
         lines += _wrap(f"! {warning}", "", "  ")
     return "\n".join(lines).rstrip()
+
+
+def _table(plan: Plan) -> list[str]:
+    """Return the data sets as a table: one line each, and their sum."""
+    head = ["data set", "images", "repeats", "per epoch", "share", "captions"]
+    rows = []
+    for each in plan.sets:
+        report, count = each.captions, len(each.images)
+        captions = (
+            "all" if report.found == len(report.captions) else f"{report.found} of {len(report.captions)}"
+        )
+        rows.append(
+            [
+                _shortened(each.data_set.name, 34),
+                str(count),
+                str(each.data_set.repeats),
+                str(each.samples),
+                f"{100 * each.samples / plan.samples_per_epoch:.0f} %",
+                captions + (f", {len(report.too_long)} too long" if report.too_long else ""),
+            ]
+        )
+    if len(rows) > 1:
+        images = sum(len(each.images) for each in plan.sets)
+        rows.append(["together", str(images), "", str(plan.samples_per_epoch), "100 %", ""])
+    return table_lines(head, rows, right={1, 2, 3, 4})
+
+
+def table_lines(head: Sequence[str], rows: Sequence[Sequence[str]], right: set[int]) -> list[str]:
+    """Return a table in plain text, a rule under its head; the columns in `right` end on one line."""
+    widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            cell.rjust(width) if place in right else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "  ".join(padded).rstrip()
+
+    return [line(head), line(["-" * width for width in widths]), *map(line, rows)]
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _set_lines(each: PlannedSet) -> Iterator[str]:
@@ -49,7 +92,11 @@ def _set_lines(each: PlannedSet) -> Iterator[str]:
     )
     yield from _wrap(f"repeats: {_repeats_words(data_set.repeats, data_set.repeats_from)}", "  ")
     litter = f" (and {each.litter} hidden, cache or system files)" if each.litter else ""
-    yield from _wrap(f"found {each.found} = used {count} + skipped {len(each.skipped)}{litter}", "  ")
+    apart = f" + held out {len(each.held_out)}" if each.held_out else ""
+    yield from _wrap(f"found {each.found} = used {count}{apart} + skipped {len(each.skipped)}{litter}", "  ")
+    if each.held_out:
+        names = _listed(image.info.path.name for image in each.held_out)
+        yield from _wrap(f"held out to measure the training on, not trained: {names}", "    ")
     for line in skipped_lines(each.skipped):
         yield from _wrap(f"skipped {line}", "    ")
     yield from _wrap(
@@ -84,9 +131,14 @@ def _repeats_words(repeats: int, where: str) -> str:
 
 
 def _bucket_lines(plan: Plan) -> list[str]:
+    """Return each bucket with its pictures and its samples per epoch, in as many columns as fit."""
     width, height = plan.rule.resolution
-    lines = [f"buckets for {width}x{height}, images are never enlarged; samples with repeats"]
-    cells = [f"{bucket!s:>9}: {count}" for bucket, count in plan.buckets.items()]
+    lines = _wrap(
+        f"buckets for {width}x{height}, images are never enlarged; images, and samples with repeats", ""
+    )
+    cells = [
+        f"{bucket!s:>9}: {plan.bucket_images[bucket]} ({count})" for bucket, count in plan.buckets.items()
+    ]
     size = max(map(len, cells)) + 2
     per_line = max(1, (COLUMNS - 2) // size)
     for start in range(0, len(cells), per_line):
@@ -149,7 +201,12 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "batch_size": plan.batch_size,
         "gradient_accumulation_steps": plan.accumulation,
         "buckets": [
-            {"width": bucket.width, "height": bucket.height, "samples": count}
+            {
+                "width": bucket.width,
+                "height": bucket.height,
+                "samples": count,
+                "images": plan.bucket_images[bucket],
+            }
             for bucket, count in plan.buckets.items()
         ],
         "samples_per_epoch": plan.samples_per_epoch,
@@ -158,7 +215,8 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "epochs": plan.epochs,
         "max_token_length": plan.max_token_length,
         "staging_bytes": plan.staging_bytes,
-        "warnings": list(plan.warnings),
+        "validation": plan.validation,
+        "warnings": [*plan.warnings, *plan.advice],
     }
 
 
@@ -183,18 +241,20 @@ def _set_dict(each: PlannedSet) -> dict[str, Any]:
             "without_keyword": [_text(path) for path in report.without_keyword],
             "notes": [{"file": _text(path), "note": note} for path, note in report.notes],
         },
-        "images": [
-            {
-                "file": _text(image.info.path),
-                "copy": image.stem + image.info.extension,
-                "width": image.info.width,
-                "height": image.info.height,
-                "as_is": image.info.as_is,
-                "notes": list(image.info.notes),
-                "caption": image.caption.text,
-            }
-            for image in each.images
-        ],
+        "images": [_image_dict(image) for image in each.images],
+        "held_out": [_image_dict(image) for image in each.held_out],
+    }
+
+
+def _image_dict(image: PlannedImage) -> dict[str, Any]:
+    return {
+        "file": _text(image.info.path),
+        "copy": image.stem + image.info.extension,
+        "width": image.info.width,
+        "height": image.info.height,
+        "as_is": image.info.as_is,
+        "notes": list(image.info.notes),
+        "caption": image.caption.text,
     }
 
 

@@ -60,7 +60,7 @@ def stage(plan: Plan, say: Callable[[str], None] = print) -> list[SubsetConfig]:
         sources = {os.path.realpath(each.data_set.folder) for each in plan.sets}
         _clear_earlier(staging, sources, say)
         names = _choose_names(staging, [each.data_set for each in plan.sets], sources, say)
-        total = sum(len(each.images) for each in plan.sets)
+        total = sum(len(each.copies) for each in plan.sets)
         with Progress("copying", total, "images") as progress:
             return [
                 _stage_set(each, staging / name, progress)
@@ -68,13 +68,16 @@ def stage(plan: Plan, say: Callable[[str], None] = print) -> list[SubsetConfig]:
             ]
     except OSError as error:
         raise disk.write_failure(
-            Path(error.filename) if error.filename else staging, error, "free some space, then run it again"
+            Path(error.filename) if error.filename else staging,
+            error,
+            "free some space, then run it again",
+            plan.staging_bytes,
         ) from error
 
 
 def staged_config(plan: Plan, subsets: Sequence[SubsetConfig]) -> TrainConfig:
     """Return the data set file's content for staged folders."""
-    return TrainConfig((DatasetConfig(plan.rule, plan.batch_size, tuple(subsets)),))
+    return TrainConfig((DatasetConfig(plan.rule, plan.batch_size, tuple(map(plan.trained, subsets))),))
 
 
 def check_staging(plan: Plan) -> None:
@@ -99,7 +102,7 @@ def check_staging(plan: Plan) -> None:
                 "holds training copies, which every run clears",
                 "name the folder with the originals, or move this one somewhere else",
             )
-    files = sum(2 * len(each.images) for each in plan.sets)
+    files = sum(2 * len(each.copies) for each in plan.sets)
     disk.require_space(project.staging(), plan.staging_bytes + files * _BLOCK, plan.largest_bytes)
 
 
@@ -142,7 +145,7 @@ def _read_marker(folder: Path) -> set[str] | None:
         return None
     try:
         return {name for name in json.loads(marker.read_text(encoding="utf-8"))["files"] if "/" not in name}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return set()
 
 
@@ -198,7 +201,7 @@ def _stage_set(each: PlannedSet, folder: Path, progress: Progress) -> SubsetConf
     copied = 0
     with ThreadPoolExecutor(min(cpu_count(), 8)) as pool:
         try:
-            for done in pool.map(lambda image: _copy(image, folder), each.images):
+            for done in pool.map(lambda image: _copy(image, folder), each.copies):
                 progress.advance()
                 if done.problem is None:
                     copied += 1
@@ -218,7 +221,7 @@ def _stage_set(each: PlannedSet, folder: Path, progress: Progress) -> SubsetConf
 
 def _write_marker(folder: Path, each: PlannedSet, state: str) -> None:
     files = [
-        name for image in each.images for name in (image.stem + image.info.extension, image.stem + ".txt")
+        name for image in each.copies for name in (image.stem + image.info.extension, image.stem + ".txt")
     ]
     content = {
         "made_by": "noukii: training copies; the next run removes what is listed here",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from pathlib import Path
 
 from noukii.dataset.content import PICTURE_EXTENSIONS, PLUGIN_EXTENSIONS, extension
+
+_DIRECTIONS = re.compile("[\u202a-\u202e\u2066-\u2069]")
 
 MAX_STEM_BYTES = 200
 """Room for `-12.png`, `.txt` and a trainer's `_0512x0512_sd.npz` below the usual limit of 255."""
@@ -65,10 +68,12 @@ def safe_name(name: str) -> str:
     """Return `name` as one that every trainer and disk takes; itself where it is one already.
 
     Bytes that are not UTF-8 become `_`, control characters become spaces, and dashes or dots at the
-    start, spaces or dots at the end and what is over MAX_STEM_BYTES go.
+    start, spaces or dots at the end, what is over MAX_STEM_BYTES and signs that turn the direction of
+    writing (with them a name shows as another one) go.
     """
     text = "".join("_" if unicodedata.category(char) == "Cs" else char for char in name)
     text = "".join(" " if unicodedata.category(char) in ("Cc", "Zl", "Zp") else char for char in text)
+    text = _DIRECTIONS.sub("", text)
     text = text.lstrip("-. ").rstrip(". ").strip()
     data = text.encode("utf-8")
     if len(data) > MAX_STEM_BYTES:

@@ -34,6 +34,8 @@ def check_arguments(arguments: list[str]) -> int:
         from noukii.driver.options import parse
     except ModuleNotFoundError:  # then it cannot be told yet
         return GO_ON
+    if any(word.partition("=")[0] == "--compare" for word in arguments):
+        return GO_ON
     parse(arguments)
     return GO_ON
 

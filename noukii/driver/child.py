@@ -13,7 +13,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -51,6 +51,7 @@ def run(
     log: BinaryIO,
     missing: str,
     lock: int | None = None,
+    tick: Callable[[], object] | None = None,
 ) -> Ending:
     """Run the trainer to its end.
 
@@ -62,7 +63,7 @@ def run(
 
     `lock` is the descriptor of our folder lock. It becomes the standard input of all that is started,
     since a launcher passes that on to the trainer, and so the lock is held as long as any of them lives.
-    If the launcher dies, the trainer is waited for all the same.
+    If the launcher dies, the trainer is waited for all the same. `tick` is called several times a second.
 
     Raises:
         RunError: the program cannot be started; `missing` is the next step then.
@@ -87,7 +88,7 @@ def run(
         if lock is not None:
             also_held_by(lock, child.pid, "the trainer of a run whose terminal is gone")
         output = _Output(log, sys.stdout.fileno(), bars=on_terminal)
-        following = _Following(child, source, output, stop)
+        following = _Following(child, source, output, stop, tick)
         try:
             following.to_the_end(on_terminal)
         except BaseException:
@@ -104,9 +105,15 @@ class _Following:
     """Reads what the trainer prints until it and its launcher have ended; passes a wish to stop on."""
 
     def __init__(
-        self, child: subprocess.Popen[bytes], source: int, output: _Output, stop: StopSignal
+        self,
+        child: subprocess.Popen[bytes],
+        source: int,
+        output: _Output,
+        stop: StopSignal,
+        tick: Callable[[], object] | None,
     ) -> None:
         self.orphaned = False
+        self._tick = tick
         self._child, self._source, self._output, self._stop = child, source, output, stop
         self._told = False
         self._quiet_since: float | None = None
@@ -116,6 +123,8 @@ class _Following:
             self._pass_on_a_stop()
             if on_terminal:
                 _follow_window_size(self._source)
+            if self._tick is not None and not self._stop.requested:
+                self._tick()
             ready, _, _ = select.select([self._source], [], [], 0.2)
             if ready:
                 try:

@@ -56,13 +56,14 @@ def memory_is_short(load: Load, hardware: Hardware) -> bool:
     return bool(there) and replace(load, gradient_checkpointing=False).bytes() > there
 
 
-def savings(load: Load) -> list[str]:
+def savings(load: Load, hardware: Hardware) -> list[str]:
     """Name the two settings that would save most memory and by about how much, best first."""
     trials = [
         ("--gradient-checkpointing on", replace(load, gradient_checkpointing=True)),
-        ("--precision bf16", replace(load, precision="bf16" if load.precision == "no" else load.precision)),
         ("--batch-size 1", replace(load, batch_size=1)),
     ]
+    if hardware.computes_bfloat16 and load.precision == "no":
+        trials.append(("--precision bf16", replace(load, precision="bf16")))
     if load.resolution > 384:
         trials.append(("--resolution 384", replace(load, resolution=384)))
     now = load.bytes()

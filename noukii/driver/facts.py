@@ -3,18 +3,53 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import resource
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from noukii.driver import launch
 from noukii.driver.prepare import Machine, Prepared
+from noukii.driver.repeat import repeat_command
+from noukii.errors import NoukiiError
 from noukii.trainer.safetensors_header import BadHeader, read_header
 
 PACKAGES = ("torch", "transformers", "diffusers", "accelerate", "safetensors", "pillow")
+
+
+def before_training(
+    prepared: Prepared,
+    machine: Machine,
+    run_folder: Path,
+    *,
+    command: Sequence[str],
+    output_name: str,
+    started: float,
+) -> dict[str, Any]:
+    """Return what is known of a run when it starts; the time in seconds since 1970."""
+    options = prepared.options
+    builtin = prepared.trainer == "builtin"
+    return {
+        "command": list(command),
+        "trainer": prepared.trainer,
+        "base_model": options.base_model.name if options.base_model else None,
+        "output_name": output_name,
+        "seed": options.seed,
+        "started_at": _utc(started),
+        "repeat": repeat_command(options),
+        "validation_folder": str(options.validation_folder) if options.validation_folder else None,
+        "sample_prompts": prompt_texts(run_folder / "sample_prompts.txt"),
+        "settings": _settings(command) if builtin else {},
+        "plan": prepared.plan.as_dict(),
+        "versions": _versions() if builtin else _versions_beside(launch.kohya_accelerate()),
+        "device": machine.hardware.gpu_name or "CPU",
+        "precision": machine.precision,
+    }
 
 
 def collect(
@@ -31,29 +66,45 @@ def collect(
 ) -> dict[str, Any]:
     """Return the facts of a run; times in seconds since 1970.
 
-    `lora` is a file of it that was found whole. `trained_here`: this process has started the trainer,
-    so that its memory is known.
+    `lora` is a file of it that was found whole, in the run's folder. `trained_here`: this process has started
+    the trainer, so that its memory is known.
     """
-    options = prepared.options
-    builtin = prepared.trainer == "builtin"
+    known = before_training(
+        prepared, machine, lora.parent, command=command, output_name=output_name, started=started
+    )
     memory = _peak_memory() if trained_here and not machine.hardware.has_gpu else None
     return {
-        "command": list(command),
-        "trainer": prepared.trainer,
-        "base_model": options.base_model.name if options.base_model else None,
+        **known,
         "base_model_sha256": written_in(lora).get("ss_new_sd_model_hash"),
-        "output_name": output_name,
-        "seed": options.seed,
-        "started_at": _utc(started),
         "finished_at": _utc(finished),
         "seconds": round(finished - started, 1),
         "exit_code": exit_code,
-        "plan": prepared.plan.as_dict(),
-        "versions": _versions() if builtin else {},
-        "device": machine.hardware.gpu_name or "CPU",
-        "precision": machine.precision,
         "peak_memory_bytes": memory,
     }
+
+
+def prompt_texts(path: Path) -> list[str]:
+    """Return the prompts of a prompt file, without the options behind them; empty if there is none."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
+    except OSError:
+        return []
+    prompts = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    return [re.split(r"(?:^|\s)--(?=[A-Za-z])", line)[0].strip() for line in prompts]
+
+
+def _settings(command: Sequence[str]) -> dict[str, Any]:
+    """Return every setting that the built-in trainer was started with, as JSON values."""
+    from noukii.trainer import settings
+
+    scripts = [place for place, word in enumerate(command) if word.endswith("train_network.py")]
+    if not scripts:
+        return {}
+    try:
+        found = asdict(settings.parse(list(command[scripts[-1] + 1 :])))
+    except NoukiiError:  # of another version, before a resume
+        return {}
+    return {name: str(value) if isinstance(value, Path) else value for name, value in found.items()}
 
 
 def times(lora: Path) -> tuple[float, float]:
@@ -93,6 +144,16 @@ def _peak_memory() -> int:
     """The most memory that the trainer has had, in bytes (of the GPU's nothing is known here)."""
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
+
+
+def _versions_beside(program: Path) -> dict[str, str]:
+    """Return the versions of the packages in another environment, by the names of their folders."""
+    found = {}
+    for folder in program.parent.parent.glob("lib/python*/site-packages/*.dist-info"):
+        name, _, version = folder.name.removesuffix(".dist-info").rpartition("-")
+        if name.lower() in PACKAGES:
+            found[name.lower()] = version
+    return found
 
 
 def _versions() -> dict[str, str]:

@@ -143,7 +143,7 @@ def assemble(
     set_aside = None
     others = [
         path
-        for pattern in ("prompt_cue-*.txt", "*.toml", "train.log", "metrics.jsonl")
+        for pattern in ("prompt_cue-*.txt", "sample_prompts.txt", "*.toml", "train.log", "metrics.jsonl")
         for path in sorted(run_folder.glob(pattern))
     ]
     need = disk.size(sum(path.stat().st_size for path in (*loras.all, *others)))
@@ -160,6 +160,7 @@ def assemble(
         files.write_text(temporary / "run.json", json.dumps(facts, indent=2) + "\n")
         report_problem = _try_report(write_report, temporary)
         target = shelf / result_name
+        outputs.remove_placeholder(target)
         if outputs.was_interrupted(target):  # what this run has completed
             set_aside = shelf / outputs.free_result_name(f"{result_name}-interrupted", resuming=False)
             os.rename(target, set_aside)

@@ -13,6 +13,7 @@ from pathlib import Path
 from noukii import project
 
 BUILTIN_SCRIPT = project.CHECKOUT / "noukii" / "trainer" / "train_network.py"
+ACCELERATE_MODULE = "accelerate.commands.accelerate_cli"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,9 @@ class TrainerCall:
     save_every: int | None = None
     sample_every: int | None = None
     sample_prompts: Path | None = None
+    validation_split: float | None = None
+    """Of the built-in trainer alone, like the next"""
+    validation_data_dir: Path | None = None
     resume: Path | None = None
     tokenizer_cache: Path | None = None
     extra: tuple[str, ...] = ()
@@ -98,7 +102,11 @@ def trainer_flags(call: TrainerCall) -> list[str]:
         flags.append("--save_state")
     if call.sample_every is not None:
         flags += ["--sample_every_n_steps", str(call.sample_every)]
-        flags += ["--sample_prompts", str(call.sample_prompts)]
+        flags += ["--sample_prompts", str(call.sample_prompts), "--sample_at_first"]
+    if call.validation_split is not None:
+        flags += ["--validation_split", repr(call.validation_split)]
+    if call.validation_data_dir is not None:
+        flags += ["--validation_data_dir", str(call.validation_data_dir)]
     if call.resume is not None:
         flags += ["--resume", str(call.resume)]
         if call.trainer == "kohya":  # else it counts from 0 again and sees the first images twice
@@ -133,8 +141,12 @@ def accelerate_program(trainer: str) -> tuple[str, ...]:
     if named := os.environ.get("NOUKII_ACCELERATE"):
         return (named,)
     if trainer == "kohya":
-        return (str(kohya_accelerate()),)
-    return (sys.executable, "-m", "accelerate.commands.accelerate_cli")
+        program = kohya_accelerate()
+        python = program.with_name("python")
+        # The script's first line names its Python, which fails where the folder's name has a `$`. -I: nothing
+        # is imported from the folder where the user stands; the trainer that it starts runs without.
+        return (str(python), "-I", "-m", ACCELERATE_MODULE) if python.exists() else (str(program),)
+    return (sys.executable, "-m", ACCELERATE_MODULE)
 
 
 def environment(trainer: str) -> dict[str, str]:

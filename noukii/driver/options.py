@@ -86,10 +86,24 @@ class Options:
     save_every: int | None = None
     sample_every: int | None = None
     sample_prompts: Path | None = None
+    validation: str | None = None
+    """A share as text (`0.1`), or the absolute path of a folder"""
+    tag_dropout: float = 0.0
     dry_run: bool = False
     json: bool = False
     resume: bool = False
     extra: tuple[str, ...] = ()
+
+    @property
+    def validation_share(self) -> float | None:
+        """The share of each data set's images that is held out; None where it is a folder or nothing."""
+        return None if self.validation is None or os.path.isabs(self.validation) else float(self.validation)
+
+    @property
+    def validation_folder(self) -> Path | None:
+        """The folder of images to measure on; None where it is a share or nothing."""
+        named = self.validation is not None and os.path.isabs(self.validation)
+        return Path(self.validation) if named and self.validation else None
 
     def record(self) -> dict[str, Any]:
         """Return what --resume needs to know, as JSON can hold it."""
@@ -168,7 +182,7 @@ def parse(argv: list[str]) -> Options:
         given[key] = None if given[key] is None else _absolute(given[key])
     options = Options(**given)
     if values["base_model"] == Path("demo"):
-        options = replace(options, base_model=_demo_model())
+        options = replace(options, base_model=demo_model())
     _check(options)
     return options
 
@@ -195,6 +209,8 @@ TRAINER_WORDS = {
     "mixed_precision": "--precision",
     "learning_rate": "--learning-rate",
     "gradient_checkpointing": "--gradient-checkpointing on",
+    "validation_split": "--validation",
+    "validation_data_dir": "--validation",
     **{theirs.removeprefix("--"): ours for theirs, ours in SETTLED_BY_US.items()},
 }
 """The trainer's name of a setting, and the flag of ours that sets it."""
@@ -271,7 +287,8 @@ def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(Path(path).expanduser()))
 
 
-def _demo_model() -> Path:
+def demo_model() -> Path:
+    """Where the demo's base model is; InputError if it is not here."""
     folder = project.CHECKOUT / "demo" / "models" / "sd"
     if not folder.is_dir():
         raise InputError("--base-model demo", "the demo model is not here", "./demo.sh makes it")
@@ -360,6 +377,16 @@ def _parser() -> Parser:
     )  # fmt: skip
     add("--max-token-length", type=int, choices=(75, 150, 225), help="tokens of a caption that are used")
     add("--trainer", choices=("kohya", "builtin"), help="default: kohya where setup.sh installed it")
+    add(
+        "--validation", type=_validation, metavar="X",
+        help="measure the loss on images that are not trained, so that over-fitting shows: a share of each"
+        " data set (0.1), or a folder of captioned images (builtin)",
+    )  # fmt: skip
+    add(
+        "--tag-dropout", type=_share, default=0.0, metavar="X",
+        help="leave each comma-separated part of a caption but the first out this often (0.3), so that the"
+        " trigger word alone comes to show the concept (default: 0)",
+    )  # fmt: skip
     for flag, what in (
         ("--save-every", "also keep the LoRA every N steps"),
         ("--sample-every", "draw sample pictures every N steps"),
@@ -369,10 +396,41 @@ def _parser() -> Parser:
         "--sample-prompts", type=Path, metavar="FILE",
         help="what to draw, a prompt a line (default: keyword and key concepts of the data sets)",
     )  # fmt: skip
+    add("--compare", metavar="NAME", help="draw a sheet of a finished run's checkpoints at several strengths")
     add("--resume", action="store_true", help="go on with the run of that --output-name; its flags hold on")
     add("--dry-run", action="store_true", help="print the plan and stop")
     add("--json", action="store_true", help="with --dry-run: the plan as JSON")
     return parser
+
+
+def _validation(text: str) -> str:
+    """Read --validation: a share (0.1 or 10%) as plain text, or the absolute path of a folder."""
+    try:
+        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        folder = _absolute(Path(text))
+        if text.strip() and folder.is_dir():
+            return os.fspath(folder)
+        raise InputError(
+            f"--validation {text}", "is neither a share of the images nor a folder",
+            "give a share, such as 0.1, or the folder of images to measure on",
+        ) from None  # fmt: skip
+    if not 0 < share < 1:
+        raise InputError(
+            f"--validation {text}", "is no share of the images",
+            "more than 0 and less than 1 is possible; 0.1 is usual",
+        )  # fmt: skip
+    return repr(share)
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise InputError(f"--tag-dropout {text}", "is no share", "0 and more and less than 1 is possible")
+    return value
 
 
 def _positive(flag: str, most: float) -> Callable[[str], float]:

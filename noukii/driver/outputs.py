@@ -20,6 +20,9 @@ from noukii.names import printable
 RECORD_NAME = "noukii_run.json"
 """In a run's working folder: the options that it was started with, for --resume."""
 INTERRUPTED = 130
+PLACEHOLDER = ".noukii-running"
+"""In `trained_loras/NAME/` while that run goes on: the folder holds its page and nothing else."""
+PAGE = "report.html"
 
 
 def timestamp() -> str:
@@ -51,6 +54,8 @@ def free_result_name(output_name: str, *, resuming: bool) -> str:
 
     A resumed run takes the name of the interrupted result that it completes.
     """
+    for left in project.trained_loras().glob(f"*/{PLACEHOLDER}"):
+        remove_placeholder(left.parent)  # a killed run's: the caller holds the lock, so none goes on
     for candidate in _numbered(output_name):
         folder = project.trained_loras() / candidate
         if not os.path.lexists(folder) or (resuming and was_interrupted(folder)):
@@ -62,8 +67,31 @@ def was_interrupted(result: Path) -> bool:
     """Say whether a result folder is ours and holds what an interrupted run had so far."""
     try:
         return json.loads((result / "run.json").read_text(encoding="utf-8"))["exit_code"] == INTERRUPTED
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
+
+
+def open_placeholder(name: str) -> Path | None:
+    """Make the result's folder for the page of a run that goes on; None if something is there already."""
+    folder = project.trained_loras() / name
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
+        (folder / PLACEHOLDER).touch()
+    except OSError:
+        return None
+    return folder
+
+
+def remove_placeholder(folder: Path) -> None:
+    """Remove what `open_placeholder` made and the page in it; what else somebody has put there stays."""
+    if not (folder / PLACEHOLDER).is_file():
+        return
+    with contextlib.suppress(OSError):
+        files.remove_temporaries(folder)
+        (folder / PAGE).unlink(missing_ok=True)
+        (folder / PLACEHOLDER).unlink()
+        folder.rmdir()
 
 
 def _numbered(name: str) -> Iterable[str]:
@@ -83,7 +111,7 @@ def read_record(run_folder: Path) -> dict[str, Any]:
     """Return the options of an earlier run; empty if it left none."""
     try:
         found = json.loads((run_folder / RECORD_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -117,7 +145,7 @@ def _is_whole(state: Path) -> bool:
 def step_of(state: Path) -> int | None:
     """Return the step of a saved state (ours, or kohya's); None if the folder is none."""
     for name, key in (("state.json", "step"), ("train_state.json", "current_step")):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             return int(json.loads((state / name).read_text(encoding="utf-8"))[key])
     return None
 

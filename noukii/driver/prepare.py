@@ -15,6 +15,7 @@ from noukii.dataset.images import Skipped
 from noukii.dataset.plan import Plan, make_plan
 from noukii.driver import estimate, kohya_tokenizer, launch, outputs
 from noukii.driver.launch import TrainerCall
+from noukii.driver.measured_on import check_validation
 from noukii.driver.options import MAX_STEPS, Options, default_base_model, extra_value, in_our_flags
 from noukii.errors import InputError
 from noukii.trainer.checkpoint_header import BaseModelFiles, inspect_base_model
@@ -81,6 +82,13 @@ def prepare(options: Options, advance: Callable[[], object] | None = None) -> Pr
         base_problem = problem
     if trainer == "builtin":
         _check_builtin_flags(options)
+    elif options.validation is not None:
+        raise InputError(
+            "--validation",
+            "kohya's trainer draws other noise for each value and writes none of them into a file that the"
+            " report could read, so no best checkpoint could be named",
+            "give --trainer builtin, or kohya's own flag behind --: -- --validation_split 0.1",
+        )
     try:
         data_sets, ignored = find_data_sets(list(options.explicit), list(options.positional))
     except InputError:
@@ -93,6 +101,7 @@ def prepare(options: Options, advance: Callable[[], object] | None = None) -> Pr
     if base and trainer == "builtin":
         _check_builtin_files(options, base)
     plan = _plan(options, data_sets, ignored, advance)
+    check_validation(options, plan)
     if plan.steps > MAX_STEPS:
         raise InputError(
             "--epochs", f"come to {plan.steps} steps, and {MAX_STEPS} are possible", "give fewer epochs"
@@ -117,6 +126,8 @@ def _plan(
         epochs=options.epochs,
         accumulation=int(accumulation) if accumulation.isdecimal() and int(accumulation) else 1,
         max_token_length=options.max_token_length,
+        validation=options.validation_share,
+        tag_dropout=options.tag_dropout,
         advance=advance,
     )
 
@@ -152,6 +163,9 @@ def _check_builtin_flags(options: Options) -> None:
     """Let the trainer's own parser look at all flags, those behind `--` too, and at the sample prompts."""
     from noukii.trainer import sampling, settings
 
+    for flag in ("--validation_split", "--validation_data_dir"):
+        if extra_value(options, flag) is not None:
+            raise InputError(flag, "is settled by a flag of this command", "give --validation in front of --")
     with in_our_flags(options):
         settings.parse(launch.trainer_flags(_call_for_check(options)))
         if options.sample_prompts is not None:
@@ -195,6 +209,8 @@ def _call_for_check(options: Options) -> TrainerCall:
         save_every=options.save_every,
         sample_every=options.sample_every,
         sample_prompts=options.sample_prompts or nowhere,
+        validation_split=options.validation_share,
+        validation_data_dir=options.validation_folder,
         resume=nowhere if options.resume else None,
         extra=options.extra,
     )
@@ -214,6 +230,8 @@ class Machine:
         """The device and the precision in words."""
         device = self.hardware.gpu_name or f"CPU, {self.hardware.cpu_count} cores"
         extra = ", gradient checkpointing" if self.gradient_checkpointing else ""
+        if self.precision == "bf16" and not self.hardware.computes_bfloat16:
+            extra += " (this processor only emulates bfloat16, many times slower: give --precision no)"
         return f"{device}; mixed precision {self.precision}{extra}"
 
 
@@ -315,6 +333,8 @@ def trainer_call(
         save_every=options.save_every,
         sample_every=options.sample_every,
         sample_prompts=sample_prompts,
+        validation_split=None if kohya else options.validation_share,
+        validation_data_dir=None if kohya else options.validation_folder,
         resume=prepared.resume,
         tokenizer_cache=kohya_tokenizer.folder() if kohya else None,
         extra=options.extra,

@@ -60,7 +60,7 @@ def sample_set(plan: Plan) -> SampleSet:
     config = DatasetConfig(plan.rule, plan.batch_size, ())
     for each in plan.sets:
         one = each.data_set
-        subset = SubsetConfig(one.folder, one.repeats, one.keyword, ".txt")
+        subset = plan.trained(SubsetConfig(one.folder, one.repeats, one.keyword, ".txt"))
         pictures = [
             (replace(image.info, path=Path(image.stem + image.info.extension)), image.caption.text)
             for image in each.images

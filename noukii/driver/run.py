@@ -26,6 +26,7 @@ from noukii.dataset.plan_text import describe
 from noukii.dataset.staging import check_staging, stage, staged_config
 from noukii.driver import (
     child,
+    costs,
     diagnosis,
     estimate,
     facts,
@@ -36,6 +37,8 @@ from noukii.driver import (
     prepare,
     resuming,
 )
+from noukii.driver.live_page import LivePage
+from noukii.driver.measured_on import validation_lines
 from noukii.driver.options import Options, in_our_words, parse, replaced_flags
 from noukii.driver.outputs import RECORD_NAME
 from noukii.driver.prepare import Machine, Prepared
@@ -55,15 +58,20 @@ REFUSED = 2
 
 def main(arguments: list[str]) -> int:
     """Run ./run_training.sh; returns the exit code or raises one of our own errors."""
+    if any(word.partition("=")[0] == "--compare" for word in arguments):
+        from noukii.driver import compare
+
+        return compare.compare(compare.parse(arguments))
     options = parse(arguments)
     try:
         prepared, machine, has_ended = _prepare(options)
     except KeyboardInterrupt:
         raise Interrupted("run_training.sh", "stopped before anything was done") from None
     if options.json:
-        print(json.dumps(_plan_facts(prepared), indent=2))
+        print(json.dumps(_plan_facts(prepared, machine), indent=2))
         return 0
     _say_plan(prepared)
+    _say_machine(prepared, machine)
     if not has_ended:
         check_staging(prepared.plan)
     if options.dry_run:
@@ -71,7 +79,6 @@ def main(arguments: list[str]) -> int:
             print("the run has ended; without --dry-run its LoRA is checked and gathered")
         print("dry run: nothing was written")
         return 0
-    _say_machine(prepared, machine)
     if not has_ended:
         prepare.require_space(prepared)
     with folder_lock(project.kohya() / "dataset", "run_training.sh") as lock:
@@ -113,13 +120,16 @@ def _looking(quiet: bool) -> Iterator[Callable[[], object] | None]:
             print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
 
 
-def _plan_facts(prepared: Prepared) -> dict[str, Any]:
+def _plan_facts(prepared: Prepared, machine: Machine) -> dict[str, Any]:
     options = prepared.options
     return {
         "output_name": options.output_name,
         "base_model": os.fspath(options.base_model) if options.base_model else None,
         "base_model_found": prepared.base is not None,
         "trainer": prepared.trainer,
+        "seed": options.seed,
+        "validation_folder": os.fspath(options.validation_folder) if options.validation_folder else None,
+        **costs.cost_facts(prepared, machine),
         **prepared.plan.as_dict(),
     }
 
@@ -134,6 +144,8 @@ def _say_plan(prepared: Prepared) -> None:
         )
     else:
         print(f"base model: {printable(base.path)} ({disk.size(base.size_bytes)}, {base.dtype})")
+    for line in validation_lines(prepared.options, prepared.plan):
+        print(line)
     print(f"trainer: {'kohya, in its own environment' if prepared.trainer == 'kohya' else 'built-in'}")
     if replaced := replaced_flags(prepared.options):
         print(f"given behind -- and used instead of noukii's own: {', '.join(replaced)}")
@@ -143,14 +155,10 @@ def _say_plan(prepared: Prepared) -> None:
 
 def _say_machine(prepared: Prepared, machine: Machine) -> None:
     print(f"device: {machine.words}")
+    for line in costs.cost_lines(prepared, machine):
+        print(line)
     if not machine.hardware.has_gpu:
-        threads = prepare.cpu_threads(machine.hardware)
-        seconds = estimate.cpu_seconds(machine.load, prepared.plan.steps, threads)
-        about = f"very roughly {duration(seconds)}" if seconds > 120 else "a minute or so"
-        print(
-            f"! no CUDA device is used: {machine.hardware.why_no_gpu}. The CPU trains, slowly:"
-            f" {about} for {prepared.plan.steps} steps"
-        )
+        print(f"! no CUDA device is used: {machine.hardware.why_no_gpu}. The CPU trains, slowly")
 
 
 @dataclass
@@ -261,7 +269,22 @@ class _Run:
     def _train(self, command: list[str], kept: dict[Path, bytes]) -> int:
         shown = shlex.join(map(printable, command))
         self.command, self.started = command, time.time()
+        page = self._live_page(command)
         try:
+            return self._train_with(command, kept, shown, page)
+        finally:
+            page.close()
+
+    def _live_page(self, command: list[str]) -> LivePage:
+        known = facts.before_training(
+            self.prepared, self.machine, self.folder, command=command, output_name=self.name,
+            started=self.started,
+        )  # fmt: skip
+        return LivePage(self.folder, self.name, known)
+
+    def _train_with(self, command: list[str], kept: dict[Path, bytes], shown: str, page: LivePage) -> int:
+        try:
+            print(f"how it goes: {printable(page.path)}")
             print(f"\n$ {shown}\n", flush=True)
             with open(self.log, "ab", buffering=0) as log:
                 log.write(f"$ {shown}\n".encode())
@@ -271,6 +294,7 @@ class _Run:
                     log=log,
                     missing=diagnosis.SETUP,
                     lock=self.lock,
+                    tick=page.tick,
                 )
         except KeyboardInterrupt:
             raise self._ended_at_once() from None
@@ -344,7 +368,9 @@ class _Run:
 
     def _failed(self, tail: str, status: int) -> RunError:
         """Show the trainer's last lines and return our reading of them."""
-        reading = diagnosis.read_cause(tail, status, estimate.savings(self.machine.load))
+        reading = diagnosis.read_cause(
+            tail, status, estimate.savings(self.machine.load, self.machine.hardware)
+        )
         lines = diagnosis.last_lines(tail)
         print("\nthe trainer failed. Its last lines:", file=sys.stderr)
         for line in lines:
@@ -383,12 +409,17 @@ class _Run:
         return gather.assemble(self.folder, loras, self.name, found, write_report)
 
     def _say_result(self, result: Path, loras: gather.Loras, trained_here: bool) -> None:
+        from noukii.report import checkpoints as saved_loras
+        from noukii.report.run_files import read_run
+
         assert loras.final is not None
         lora = result / loras.final.name
         how = f"trained in {duration(self.finished - self.started)}" if trained_here else "gathered"
         print(f"\n{how}: {printable(lora)}")
         if loras.earlier:
             print(f"  and {len(loras.earlier)} earlier saves of it beside it")
+        if named := saved_loras.best(saved_loras.checkpoints(read_run(result))):
+            print(f"  lowest validation loss: {printable(named.name)} ({named.validation_loss:.4f})")
         print(f"  images: {_counts(self.prepared.plan)}")
         print(f"  report: {printable(result / 'report.html')}    log: {printable(result / LOG_NAME)}")
         keyword = self.prepared.data_sets[0].keyword
@@ -409,4 +440,6 @@ def _say_broken(loras: gather.Loras) -> None:
 def _counts(plan: Plan) -> str:
     found = sum(each.found for each in plan.sets)
     used = sum(len(each.images) for each in plan.sets)
-    return f"found {found} = used {used} + skipped {found - used}"
+    apart = sum(len(each.held_out) for each in plan.sets)
+    held_out = f" + held out {apart}" if apart else ""
+    return f"found {found} = used {used}{held_out} + skipped {found - used - apart}"

@@ -41,6 +41,11 @@ FLAGS = tuple(
         ("cut-off", "cut off", "the model reached its token limit before its answer ended"),
         ("repetitive", "repetitive", "the same words come back again and again"),
         ("duplicate-caption", "duplicate caption", "another image has the same caption"),
+        (
+            "near-duplicate",
+            "near-duplicate image",
+            "another image looks nearly the same; together they weigh twice in training",
+        ),
         ("small", "small", f"the short side is under {SMALL_SIDE} pixels"),
         ("extreme-aspect", "extreme aspect", "more than twice as long as wide, or the other way round"),
         ("no-picture", "picture unreadable", "the image is broken, or no longer in the folder"),

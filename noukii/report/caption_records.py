@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,9 +87,9 @@ def json_lines(path: Path) -> Iterator[dict[str, object]]:
 
 def whole(value: object) -> int | None:
     """Return a number as an int; None for anything else (a missing key, text, NaN, true)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return int(value)
+    return int(value) if abs(value) < 1e300 else None  # math.isfinite cannot take an int of 400 digits
 
 
 def _text(line: dict[str, object], key: str) -> str | None:

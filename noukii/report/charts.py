@@ -26,12 +26,19 @@ class Series:
 
 
 def line_chart(
-    series: Sequence[Series], *, title: str, x_label: str, y_label: str, width: int = 720, height: int = 280
+    series: Sequence[Series],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    width: int = 720,
+    height: int = 280,
+    from_zero: bool = True,
 ) -> Markup:
     """Return an `<svg>` of `width` × `height` user units with axes, grid, labels and the lines.
 
-    The y axis starts at 0 unless a value is negative. An empty string is returned if there is not
-    one finite point.
+    The y axis starts at 0 unless a value is negative, or, without `from_zero`, near the lowest. An empty
+    string is returned if there is not one finite point.
     """
     drawn = [
         (line, downsample(line.points, min(MAX_POINTS, width)))
@@ -43,7 +50,8 @@ def line_chart(
         return Markup("")
     x_low, x_high = min(x for x, _ in finite), max(x for x, _ in finite)
     x_ticks = ticks(x_low, x_high, max(2, width // 110), whole=True) if x_low < x_high else [x_low]
-    y_ticks = ticks(min(0.0, min(y for _, y in finite)), max(y for _, y in finite), 5)
+    lowest = min(y for _, y in finite)
+    y_ticks = ticks(min(0.0, lowest) if from_zero else lowest, max(y for _, y in finite), 5)
     if x_low == x_high:
         x_low, x_high = x_low - 0.5, x_high + 0.5
     y_low, y_high = y_ticks[0], y_ticks[-1]

@@ -15,16 +15,28 @@ from markupsafe import Markup
 
 from noukii.dataset.images import UnusableImage
 from noukii.errors import InputError
+from noukii.report import checkpoints as saved_loras
 from noukii.report import run_data
 from noukii.report import run_summary as summary
+from noukii.report.caption_checks import FLAGS
+from noukii.report.caption_records import whole
 from noukii.report.charts import Series, line_chart
 from noukii.report.cues import read_cues
+from noukii.report.data_review import count_images, review_data
 from noukii.report.pages import write_page
-from noukii.report.run_files import Metric, RunFiles, SamplePicture, checkpoint_label, read_run
+from noukii.report.run_files import Metric, RunFiles, SamplePicture, read_run
 from noukii.report.thumbnails import Thumbnail, ThumbnailSpool
 
 PAGE = "report.html"
 _PICTURE_BYTES = 12_000_000
+_DATA_BYTES, _DATA_SIDE = 2_000_000, 220
+
+RunFacts = dict[str, object]
+"""What run.json says of a run."""
+
+Line = tuple[str, str, Callable[[Metric], float | None]]
+"""One line of a chart: its name, its CSS class, its value at a step."""
+
 _LONG = 300
 """Characters of a metadata value that the page shows; tag statistics can be megabytes."""
 
@@ -44,26 +56,50 @@ class SampleGrid:
     """Sample pictures: a row per checkpoint, a column per prompt; None where one is missing."""
 
     prompts: tuple[int, ...]
+    texts: tuple[str, ...]
+    """What each prompt says; empty where nobody has written it down."""
     rows: tuple[tuple[str, tuple[Thumbnail | None, ...]], ...]
 
 
-def write_report(run_folder: Path) -> Path:
+def write_report(run_folder: Path, page: Path | None = None, running: RunFacts | None = None) -> Path:
     """Write `report.html` into the folder of a LoRA and return its path.
 
     Reads metrics.jsonl, run.json, the .toml, the .safetensors' headers, sample/ and prompt_cue-*.txt,
     as far as they are there.
+
+    Args:
+        page: where the page goes instead.
+        running: of a run that goes on: what its run.json will say. The page then loads itself anew every
+            half minute and leaves out the data's pictures, which do not change.
 
     Raises:
         InputError: there is no such folder.
     """
     if not run_folder.is_dir():
         raise InputError(run_folder, "is not a folder", "name a LoRA's folder under trained_loras/")
-    files = read_run(run_folder)
-    metrics = summary.metrics_with_smoothing(files.metrics)
-    with ThumbnailSpool(_PICTURE_BYTES, len(files.samples)) as spool:
+    files = read_run(run_folder, running)
+    metrics = summary.metrics_with_smoothing([metric for metric in files.metrics if metric.step > 0])
+    cues = [(keyword, concepts) for keyword, concepts in read_cues(run_folder) if concepts]
+    saved = saved_loras.checkpoints(files)
+    best = saved_loras.best(saved)
+    with (
+        ThumbnailSpool(_PICTURE_BYTES, len(files.samples)) as spool,
+        ThumbnailSpool(_DATA_BYTES, max(count_images(files), 60), _DATA_SIDE) as small,
+    ):
         return write_page(
-            run_folder / PAGE,
+            page or run_folder / PAGE,
             "report.html",
+            running=running is not None,
+            step_total=_total_steps(files),
+            best=best,
+            risen=best is not None and saved_loras.has_risen(best, files.metrics),
+            validation_chart=validation_chart(files.metrics, best),
+            measured=[metric for metric in files.metrics if metric.validation_loss is not None],
+            data=[] if running is not None else review_data(files, cues, small),
+            flags={flag.key: flag for flag in FLAGS},
+            small_picture=small.data_uri,
+            every_setting=summary.every_setting(files.run),
+            repeat=summary.command_text(files.run.get("repeat")),
             title=str(files.run.get("output_name") or run_folder.absolute().name),
             facts=summary.facts(files.run),
             lora=files.lora,
@@ -74,16 +110,16 @@ def write_report(run_folder: Path) -> Path:
             loss_points=summary.loss_points(metrics),
             steps=summary.spread(metrics),
             step_count=len(metrics),
-            samples=_sample_grid(files.samples, spool),
+            samples=_sample_grid(files, spool),
             picture=spool.data_uri,
             data_sets=run_data.data_set_rows(files),
             buckets=run_data.bucket_rows(files),
             warnings=run_data.warnings(files),
             skipped=run_data.skipped_files(files),
-            cues=[(keyword, concepts) for keyword, concepts in read_cues(run_folder) if concepts],
+            cues=cues,
             settings=summary.settings(files),
             made_with=summary.made_with(files.run),
-            checkpoints=[(path.name, checkpoint_label(path), size) for path, size in files.checkpoints],
+            checkpoints=saved,
             command=summary.command_text(files.run.get("command")),
             metadata=[(key, _shortened(value)) for key, value in sorted(files.lora.metadata.items())]
             if files.lora
@@ -111,8 +147,23 @@ def rate_chart(metrics: Sequence[Metric]) -> Chart | None:
     return _chart(metrics, "learning rate", [("UNet", "smooth", unet), ("text encoder", "second", text)])
 
 
+def validation_chart(metrics: Sequence[Metric], best: saved_loras.Checkpoint | None) -> Chart | None:
+    """Return the validation loss by step, with a dot where the best saved LoRA is; None if there is none."""
+    measured = [metric for metric in metrics if metric.validation_loss is not None]
+    lines: list[Line] = [("held-out images", "smooth", lambda metric: metric.validation_loss)]
+    if best is not None:
+        lines.append(
+            (
+                "lowest among the saved",
+                "best",
+                lambda metric: metric.validation_loss if metric.step == best.step else None,
+            )
+        )
+    return _chart(measured, "validation loss", lines, from_zero=False)
+
+
 def _chart(
-    metrics: Sequence[Metric], label: str, lines: Sequence[tuple[str, str, Callable[[Metric], float | None]]]
+    metrics: Sequence[Metric], label: str, lines: Sequence[Line], from_zero: bool = True
 ) -> Chart | None:
     series = []
     for name, style, value in lines:
@@ -124,8 +175,8 @@ def _chart(
     title = f"{label} by step: " + ", ".join(line.name for line in series)
     options = {"title": title, "x_label": "step", "y_label": label}
     return Chart(
-        wide=line_chart(series, width=1120, height=320, **options),
-        narrow=line_chart(series, width=360, height=250, **options),
+        wide=line_chart(series, width=1120, height=320, from_zero=from_zero, **options),
+        narrow=line_chart(series, width=360, height=250, from_zero=from_zero, **options),
         lines=tuple((line.name, line.style) for line in series),
     )
 
@@ -161,17 +212,33 @@ def _number(value: object) -> float | int | None:
     return value if usable else None  # type: ignore[return-value]
 
 
-def _sample_grid(samples: Sequence[SamplePicture], spool: ThumbnailSpool) -> SampleGrid | None:
+def _total_steps(files: RunFiles) -> int | None:
+    plan = files.run.get("plan")
+    return whole(plan.get("steps")) if isinstance(plan, dict) else None
+
+
+def _row_label(sample: SamplePicture) -> str:
+    if sample.at == 0:
+        return "base model"
+    return f"{'epoch' if sample.by_epoch else 'step'} {sample.at}"
+
+
+def _sample_grid(files: RunFiles, spool: ThumbnailSpool) -> SampleGrid | None:
+    """Return the pictures: the base model's first, then by step."""
+    samples = sorted(files.samples, key=lambda sample: sample.at > 0)
     prompts = tuple(sorted({sample.prompt for sample in samples}))
     rows: dict[str, dict[int, Thumbnail]] = {}
     for sample in samples:
-        row = rows.setdefault(f"{'epoch' if sample.by_epoch else 'step'} {sample.at}", {})
+        row = rows.setdefault(_row_label(sample), {})
         try:
             row[sample.prompt] = spool.add(sample.path)
         except (UnusableImage, OSError):
             continue  # a picture that was being drawn when the run was stopped
     grid = tuple((label, tuple(row.get(prompt) for prompt in prompts)) for label, row in rows.items() if row)
-    return SampleGrid(prompts, grid) if grid else None
+    listed = files.run.get("sample_prompts")
+    known = [str(line) for line in listed] if isinstance(listed, list) else []
+    texts = tuple(known[prompt] if prompt < len(known) else "" for prompt in prompts)
+    return SampleGrid(prompts, texts, grid) if grid else None
 
 
 def _shortened(value: str) -> str:

@@ -5,21 +5,26 @@ Reads what lies in the folder (images, .txt, captions.jsonl, prompt_cue-*.txt) a
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from noukii import project
 from noukii.clip_tokens import ClipTokenizer
 from noukii.dataset.captions import UnreadableCaption, find_captions, read_caption
 from noukii.dataset.images import UnusableImage, list_images
+from noukii.dataset.near_duplicates import near_duplicates
 from noukii.errors import InputError
 from noukii.names import printable
 from noukii.report import caption_checks as checks
 from noukii.report.caption_records import HAND, Record, read_manifest
 from noukii.report.cues import Cue, read_cues
 from noukii.report.pages import write_page
+from noukii.report.run_summary import shell_word
 from noukii.report.thumbnails import Thumbnail, ThumbnailSpool
 
 PAGE = "review.html"
@@ -44,15 +49,31 @@ class Entry:
     generated: str | None
     """The caption as it was written, where the .txt differs from it now."""
     flags: tuple[str, ...]
+    alike: tuple[str, ...] = ()
+    """Names of the images that look nearly the same."""
+
+    @property
+    def editable(self) -> str:
+        """What the page's script knows of the image, as JSON of ASCII letters alone.
+
+        It stands in an attribute, where nothing can end it. Lone surrogates (bytes of a name that are
+        not UTF-8) come back from the script as they were.
+        """
+        return json.dumps({"file": self.name, "caption": self.caption})
 
 
-def write_review(output_folder: Path, skipped: Sequence[tuple[str, str]] = ()) -> Path:
+def write_review(
+    output_folder: Path,
+    skipped: Sequence[tuple[str, str]] = (),
+    alike: Sequence[Sequence[Path]] | None = None,
+) -> Path:
     """Write `review.html` into a captioned folder and return its path.
 
     Args:
         output_folder: a folder as run_captioning.sh writes it; any folder of images with .txt beside
             them will do. A missing or broken image, caption or manifest becomes a note on the page.
         skipped: (file, reason) of the files of the input folder that were not captioned.
+        alike: groups of images that look the same; None: they are looked for.
 
     Raises:
         InputError: there is no such folder.
@@ -73,7 +94,9 @@ def write_review(output_folder: Path, skipped: Sequence[tuple[str, str]] = ()) -
             _entry(name, path := paths.get(name), texts.get(path), records.get(name), limit, spool)
             for name in names
         ]
-        entries = _with_duplicates(entries)
+        if alike is None:
+            alike = near_duplicates(listing.images)
+        entries = _with_duplicates(entries, [[path.name for path in group] for group in alike])
         captions = [entry.caption for entry in entries if entry.caption]
         not_used = [*left_out, *((skip.path.name, skip.reason) for skip in listing.skipped), *skipped]
         return write_page(
@@ -81,6 +104,7 @@ def write_review(output_folder: Path, skipped: Sequence[tuple[str, str]] = ()) -
             "review.html",
             title=trigger or output_folder.name,
             folder=output_folder.absolute().name,
+            apply_command=_apply_command(output_folder),
             entries=entries,
             picture=spool.data_uri,
             flags={flag.key: flag for flag in checks.FLAGS},
@@ -96,6 +120,14 @@ def write_review(output_folder: Path, skipped: Sequence[tuple[str, str]] = ()) -
             settings=_settings(records.values()),
             skipped=list(dict.fromkeys((printable(name), reason) for name, reason in not_used)),
         )
+
+
+def _apply_command(folder: Path) -> str:
+    """Return what brings the page's edits back; a folder in the checkout is named as seen from there."""
+    path = folder.absolute()
+    if path.is_relative_to(project.CHECKOUT):
+        path = path.relative_to(project.CHECKOUT)
+    return f"./run_captioning.sh --apply ~/Downloads/captions.jsonl {shell_word(os.fspath(path))}"
 
 
 def _entry(
@@ -162,14 +194,18 @@ def _caption_in(path: Path | None) -> tuple[str, str]:
     return text, "" if text else f"{printable(path.name)} is empty"
 
 
-def _with_duplicates(entries: list[Entry]) -> list[Entry]:
-    """Flag the captions that occur twice, and put every entry's flags into the page's order."""
+def _with_duplicates(entries: list[Entry], alike: Sequence[Sequence[str]]) -> list[Entry]:
+    """Flag the captions and the pictures that occur twice; put every entry's flags into the page's order."""
+    others = {name: tuple(one for one in group if one != name) for group in alike for name in group}
     twice = checks.duplicates([entry.caption for entry in entries])
     order = [flag.key for flag in checks.FLAGS]
     result = []
     for place, entry in enumerate(entries):
         found = {*entry.flags, *(["duplicate-caption"] if place in twice else [])}
-        result.append(replace(entry, flags=tuple(key for key in order if key in found)))
+        if entry.name in others:
+            found.add("near-duplicate")
+        flags = tuple(key for key in order if key in found)
+        result.append(replace(entry, flags=flags, alike=others.get(entry.name, ())))
     return result
 
 

@@ -36,6 +36,7 @@ class Metric:
     lr_text_encoder: float | None
     seconds: float | None
     samples: int | None
+    validation_loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,9 @@ class RunFiles:
     cues: tuple[Path, ...] = ()
 
 
-def read_run(folder: Path) -> RunFiles:
-    """Read the folder of a finished or a stopped run."""
-    run = read_object(folder / "run.json")
+def read_run(folder: Path, run: dict[str, object] | None = None) -> RunFiles:
+    """Read the folder of a finished or a stopped run; `run` stands for a run.json that is not written yet."""
+    run = read_object(folder / "run.json") if run is None else run
     loras = sorted((path for path in folder.glob("*.safetensors") if path.is_file()), key=_age)
     named = str(run.get("output_name") or folder.absolute().name)
     final = next((path for path in loras if path.stem == named), loras[-1] if loras else None)
@@ -111,6 +112,7 @@ def read_metrics(path: Path) -> list[Metric]:
             lr_text_encoder=_real(line.get("lr_text_encoder")),
             seconds=_real(line.get("seconds")),
             samples=whole(line.get("samples")),
+            validation_loss=_real(line.get("validation_loss")),
         )
     return [steps[step] for step in sorted(steps)]
 

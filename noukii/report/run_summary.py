@@ -7,6 +7,7 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from noukii.report.caption_records import whole
 from noukii.report.readable import moment
@@ -28,7 +29,6 @@ _SETTINGS = (
     ("ss_num_epochs", "epochs"),
     ("ss_num_batches_per_epoch", "steps per epoch"),
     ("ss_gradient_accumulation_steps", "gradient accumulation"),
-    ("ss_seed", "seed"),
     ("ss_mixed_precision", "mixed precision"),
     ("ss_gradient_checkpointing", "gradient checkpointing"),
     ("ss_max_grad_norm", "largest gradient norm"),
@@ -94,12 +94,21 @@ def settings(files: RunFiles) -> list[tuple[str, str]]:
             ),
         ),
         ("trainer", _first(run.get("trainer"))),
+        ("seed", _first(run.get("seed"), metadata.get("ss_seed"))),
+        ("held out for validation", _validation(run)),
         *((label, _first(metadata.get(key))) for key, label in _SETTINGS),
         *_config_settings(files.config),
         ("device", _first(run.get("device"))),
         ("precision", _first(run.get("precision"))),
     ]
     return [(label, value) for label, value in rows if value]
+
+
+def every_setting(run: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return all settings that the trainer was started with, those left at their default too."""
+    found = run.get("settings")
+    rows = found.items() if isinstance(found, dict) else ()
+    return [(str(name), _first(value) or "–") for name, value in rows]
 
 
 def facts(run: Mapping[str, object]) -> list[str]:
@@ -172,6 +181,17 @@ def seconds_per_step(metrics: Sequence[Metric]) -> float | None:
     """Return the median time of a step, or None if it is unknown; the first steps are often slow."""
     known = [metric.seconds for metric in metrics if metric.seconds is not None]
     return statistics.median(known) if known else None
+
+
+def _validation(run: Mapping[str, object]) -> str:
+    """Return what the validation loss was measured on, in words."""
+    plan = run.get("plan")
+    plan = plan if isinstance(plan, dict) else {}
+    if folder := run.get("validation_folder"):
+        return f"the folder {PurePath(str(folder)).name}"
+    count = sum(len(dicts(data_set.get("held_out"))) for data_set in dicts(plan.get("data_sets")))
+    share = plan.get("validation")
+    return f"{count} images ({share:.0%} of each data set)" if count and isinstance(share, float) else ""
 
 
 def _config_settings(config: Mapping[str, object]) -> list[tuple[str, str]]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from PIL import ExifTags, Image, ImageOps, features
+from PIL import Image, features
 
-from noukii.dataset.images import open_image
+from noukii.dataset.small import open_small
 
 LONGEST_SIDE = 400
 """Pixels; sharp enough for a card on a phone's dense screen."""
@@ -38,12 +38,14 @@ class ThumbnailSpool:
 
     Args:
         total_bytes: what all pictures of the page may take together.
-        count: how many there will be; each gets an equal share, at most 24 kB.
+        count: how many there will be; each gets an equal share, at most `most` bytes.
         longest_side: of a thumbnail, in pixels; nothing is enlarged.
     """
 
-    def __init__(self, total_bytes: int, count: int, longest_side: int = LONGEST_SIDE) -> None:
-        self._limit = max(2_000, min(24_000, total_bytes // max(count, 1)))
+    def __init__(
+        self, total_bytes: int, count: int, longest_side: int = LONGEST_SIDE, most: int = 24_000
+    ) -> None:
+        self._limit = max(2_000, min(most, total_bytes // max(count, 1)))
         self._longest_side = longest_side
         self._format = "WEBP" if features.check("webp") else "JPEG"
         self._file = tempfile.TemporaryFile(prefix="noukii-")  # noqa: SIM115 - closed in __exit__
@@ -58,7 +60,7 @@ class ThumbnailSpool:
 
     def add(self, path: Path) -> Thumbnail:
         """Make the thumbnail of an image file. Raises UnusableImage if it cannot be read."""
-        picture, original = _open_small(path, self._longest_side)
+        picture, original = open_small(path, self._longest_side)
         picture.thumbnail((self._longest_side, self._longest_side), Image.Resampling.LANCZOS)
         attempt = 0
         while True:
@@ -80,23 +82,3 @@ class ThumbnailSpool:
         self._file.seek(thumbnail.start)
         content = base64.b64encode(self._file.read(thumbnail.length)).decode("ascii")
         return f"data:image/{self._format.lower()};base64,{content}"
-
-
-def _open_small(path: Path, longest_side: int) -> tuple[Image.Image, tuple[int, int]]:
-    """Return an upright RGB picture of at least `longest_side`, and the original's upright size.
-
-    A plain photograph is decoded at an eighth to a half of its size, as JPEG allows: many times
-    faster for a camera's 24 megapixels. Everything else goes the way the trainer reads it.
-    """
-    try:
-        with Image.open(path) as opened:
-            if opened.format == "JPEG" and opened.mode in ("RGB", "L"):
-                full = opened.size
-                turned = opened.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
-                opened.draft("RGB", (longest_side * 2, longest_side * 2))
-                upright = ImageOps.exif_transpose(opened)
-                return upright.convert("RGB"), full[::-1] if turned else full
-    except Exception:
-        pass  # whatever Pillow stumbles over, the careful way names it
-    picture = open_image(path)
-    return picture, picture.size

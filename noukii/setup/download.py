@@ -20,7 +20,7 @@ from noukii.disk import write_failure
 from noukii.errors import RunError
 from noukii.progress import Progress
 from noukii.setup import transport
-from noukii.setup.transport import CannotResume, Passing
+from noukii.setup.transport import CannotResume, NothingLeft, Passing
 
 BLOCK = 1 << 20
 ATTEMPTS = 4
@@ -117,6 +117,12 @@ def _fill(wanted: Wanted, part: Path, note: Path, sleep: Callable[[float], None]
             if answer.total < 0 or offset >= answer.total:
                 return offset, digest.hexdigest()
             problem = "the connection ended early"
+        except NothingLeft:  # killed between the last byte and the new name
+            if wanted.sha256:
+                return offset, digest.hexdigest()
+            digest, offset, tag = hashlib.sha256(), 0, ""  # nothing tells whether it is still the same file
+            part.unlink(missing_ok=True)
+            continue
         except CannotResume:
             digest, offset, tag = hashlib.sha256(), 0, ""
             part.unlink(missing_ok=True)

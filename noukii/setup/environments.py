@@ -15,7 +15,7 @@ from pathlib import Path
 from noukii import project
 from noukii.errors import RunError
 from noukii.names import printable
-from noukii.setup import torch_build
+from noukii.setup import child, torch_build
 from noukii.setup.models import State
 from noukii.setup.options import SetupOptions
 
@@ -47,11 +47,36 @@ def main_state(options: SetupOptions) -> State:
 
 def kohya_state(options: SetupOptions) -> State:
     venv = kohya_venv()
-    if venv.is_dir() and not (venv / OWN).exists():
+    if _foreign(venv):
         if (venv / "bin" / "accelerate").exists():
             return State(True, "is there, not from setup.sh; kept as it is")
         return State(False, "is there, not from setup.sh, and lacks accelerate")
     return _state(venv, project.CHECKOUT / KOHYA_REQUIREMENTS)
+
+
+def _foreign(venv: Path) -> bool:
+    """Whether the user made this environment; an empty folder was left by a run that had just begun."""
+    return venv.is_dir() and not (venv / OWN).exists() and any(venv.iterdir())
+
+
+def _lost(venv: Path, requirements: Path) -> list[str]:
+    """Return the packages that `requirements` names and `venv` no longer has in any version."""
+    folder = torch_build.packages_of(venv)
+    there = {
+        _plain(path.name.partition("-")[0])
+        for path in folder.glob("*.dist-info")
+        if (path / "METADATA").exists()
+    }
+    names = re.findall(
+        r"^([A-Za-z0-9][\w.-]*)==[^;\n#]*(?:;(.*))?$", requirements.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    # A line for another system may be missing; those for other versions of Python name a package twice.
+    wanted = [name for name, marker in names if "sys_platform" not in marker or f'"{sys.platform}"' in marker]
+    return [name for name in dict.fromkeys(wanted) if _plain(name) not in there]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _state(venv: Path, requirements: Path) -> State:
@@ -59,6 +84,10 @@ def _state(venv: Path, requirements: Path) -> State:
         return State(False, "not there")
     if not _bash(_READY, venv, requirements, quiet=True):
         return State(False, f"{requirements.name} is not installed whole")
+    if lost := _lost(venv, requirements):
+        return State(
+            False, f"{', '.join(lost[:3])}{' …' if lost[3:] else ''} of {requirements.name} is missing"
+        )
     torch = torch_build.installed_in(torch_build.packages_of(venv))
     if needs_torch(requirements):
         if torch is None:
@@ -85,7 +114,7 @@ def _python_version(venv: Path) -> str:
 
 def bring_main(options: SetupOptions) -> None:
     """Make .venv, or finish it, or exchange a torch that does not suit this machine."""
-    _forget_if_torch_is_wrong(main_venv(), project.CHECKOUT / "requirements.txt")
+    _forget_if_incomplete(main_venv(), project.CHECKOUT / "requirements.txt")
     if not _bash('noukii_environment "$1"', project.CHECKOUT):
         raise RunError(main_venv(), "could not be made whole", "do what the lines above say")
 
@@ -93,20 +122,22 @@ def bring_main(options: SetupOptions) -> None:
 def bring_kohya(options: SetupOptions) -> None:
     """Make upstream's own environment, or finish it."""
     venv, requirements = kohya_venv(), project.CHECKOUT / KOHYA_REQUIREMENTS
-    if venv.is_dir() and not (venv / OWN).exists():
+    if _foreign(venv):
         raise RunError(
             venv,
             "is an environment that setup.sh did not make, and it lacks accelerate",
             "move it away, or install what upstream needs into it yourself",
         )
-    _forget_if_torch_is_wrong(venv, requirements)
+    _forget_if_incomplete(venv, requirements)
     if not _bash(_INSTALL_KOHYA, venv, requirements):
         raise RunError(venv, "could not be made whole", "do what the lines above say")
 
 
-def _forget_if_torch_is_wrong(venv: Path, requirements: Path) -> None:
+def _forget_if_incomplete(venv: Path, requirements: Path) -> None:
+    """Take back the mark of a whole installation where it is none (any more), or torch is the wrong one."""
     torch = torch_build.installed_in(torch_build.packages_of(venv))
-    if torch and torch_build.action(torch, torch_build.here()) == "replace":
+    wrong = torch and torch_build.action(torch, torch_build.here()) == "replace"
+    if venv.is_dir() and (wrong or _lost(venv, requirements)):
         (venv / f".installed-{requirements.name}").unlink(missing_ok=True)
 
 
@@ -134,17 +165,16 @@ _INSTALL_KOHYA = 'noukii_install_last accelerate "$1" "$2"'
 
 def _bash(call: str, *arguments: Path, quiet: bool = False) -> bool:
     """Run a function of scripts/environment.sh; its words go to the terminal. True if it succeeds."""
-    script = f'set -euo pipefail; source "$0"; {call}'
+    # When it is stopped it does not go on to explain why pip has failed.
+    script = f'set -euo pipefail; trap "exit 130" INT TERM; source "$0"; {call}'
     environment = dict(os.environ)
     if not environment.get("NOUKII_BASE_PYTHON") and Path(sys.executable) != main_python():
         environment["NOUKII_BASE_PYTHON"] = sys.executable
-    done = subprocess.run(
+    done = child.run(
         ["bash", "-c", script, project.CHECKOUT / "scripts" / "environment.sh", *arguments],
         env=environment,
-        stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         stderr=subprocess.DEVNULL if quiet else None,
-        check=False,
     )
     return done.returncode == 0
 

@@ -13,8 +13,8 @@ from fnmatch import fnmatch
 from pathlib import PurePosixPath
 
 from noukii.errors import RunError
-from noukii.setup import sources
-from noukii.setup.transport import PROXY_STEP, proxy_words, shown
+from noukii.setup import addresses, sources
+from noukii.setup.transport import PROXY_STEP, check_proxy, proxy_words, shown
 
 USEFUL = ("*.json", "*.bin", "*.safetensors", "*.model", "*.txt", "LICENSE*", "README.md")
 """No code (R9), no pictures."""
@@ -31,8 +31,13 @@ class HubFile:
 
 
 def endpoint() -> str:
-    """Return the Hub's address; HF_ENDPOINT names a mirror."""
-    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or sources.HUB
+    """Return the Hub's address; HF_ENDPOINT names a mirror.
+
+    Raises:
+        InputError: HF_ENDPOINT is no address.
+    """
+    named = os.environ.get("HF_ENDPOINT", "").rstrip("/")
+    return addresses.url("HF_ENDPOINT", named) if named else sources.HUB
 
 
 def list_files(repo: str, revision: str) -> tuple[str, list[HubFile]]:
@@ -47,6 +52,7 @@ def list_files(repo: str, revision: str) -> tuple[str, list[HubFile]]:
     from huggingface_hub import HfApi, hf_hub_url
 
     where = f"{endpoint()}/{repo}"
+    check_proxy(where)
     try:
         info = HfApi(endpoint=endpoint()).model_info(
             repo, revision=revision, files_metadata=True, token=False

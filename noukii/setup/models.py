@@ -51,7 +51,7 @@ def janus_from_hub(options: SetupOptions) -> bool:
     origin = janus_origin(options)
     if options.janus not in sources.JANUS or (options.offline and not options.janus_source):
         return False
-    return not (origin.startswith(("file://", "/", ".", "~")) or Path(origin).is_dir())
+    return not origin.startswith(("file://", "/"))  # options.py has made paths absolute
 
 
 def janus_state(options: SetupOptions) -> State:
@@ -60,7 +60,7 @@ def janus_state(options: SetupOptions) -> State:
     if not os.path.lexists(folder):
         begun = janus_begun(options)
         return State(False, f"not there; {begun / 1e6:,.0f} MB of it are fetched" if begun else "not there")
-    if problem := _janus_problem(folder):
+    if problem := janus_problem(folder):
         return State(False, problem)
     said = record.read(folder / record.JANUS_RECORD)
     changed = [
@@ -82,7 +82,7 @@ def _short(origin: str) -> str:
     return f"{name}@{revision[:8]}" if at else printable(str(origin))
 
 
-def _janus_problem(folder: Path) -> str:
+def janus_problem(folder: Path) -> str:
     """Return what is wrong with a model folder as the captioner sees it; empty if nothing is."""
     from noukii.captioning.janus_files import check_model
 
@@ -109,7 +109,7 @@ def bring_janus(options: SetupOptions) -> None:
     """Fetch or link Janus-Pro. What stands in its place unfinished is set aside, never deleted."""
     folder = janus_folder(options)
     if options.janus not in sources.JANUS:
-        if problem := _janus_problem(Path(options.janus)):
+        if problem := janus_problem(Path(options.janus)):
             raise RunError(
                 options.janus, problem, "name a whole Janus-Pro folder with --janus, or leave it out"
             )
@@ -128,7 +128,7 @@ def bring_janus(options: SetupOptions) -> None:
     _keep_only({file.name for file in listed}, part)
     for file in listed:
         known[file.name] = {"size": file.size, "sha256": _fetch_once(file, part)}
-    if problem := _janus_problem(part):
+    if problem := janus_problem(part):
         raise RunError(janus_origin(options), problem, f"remove {printable(part)} and run it again")
     record.write(part / record.JANUS_RECORD, {"source": origin, "files": known})
     _set_aside(folder)
@@ -210,12 +210,12 @@ def base_model_state(options: SetupOptions) -> State:
             if wanted and said.get("sha256") != wanted:
                 return State(True, f"SHA-256 {str(said.get('sha256'))[:10]}…, kept (not the one asked for)")
             return State(True, f"{state.st_size / 1e9:.1f} GB, SHA-256 {str(said['sha256'])[:10]}… checked")
-    if problem := _base_model_problem(path):
+    if problem := base_model_problem(path):
         return State(False, problem)
     return State(True, linked or "not from setup.sh; a whole Stable Diffusion 1.5 by its header")
 
 
-def _base_model_problem(path: Path) -> str:
+def base_model_problem(path: Path) -> str:
     from noukii.trainer.checkpoint_header import inspect_base_model
 
     try:
@@ -229,7 +229,7 @@ def bring_base_model(options: SetupOptions) -> None:
     """Fetch Stable Diffusion 1.5, or link the one that was named."""
     path = base_model_path()
     if options.base_model:
-        if problem := _base_model_problem(options.base_model):
+        if problem := base_model_problem(options.base_model):
             raise RunError(options.base_model, problem, "name a Stable Diffusion 1.5 with --base-model")
         _link(path, options.base_model)
         return
@@ -237,7 +237,7 @@ def bring_base_model(options: SetupOptions) -> None:
     if os.path.lexists(path):
         _set_aside(path)
     fetched = fetch(wanted)
-    if not wanted.sha256 and (problem := _base_model_problem(path)):
+    if not wanted.sha256 and (problem := base_model_problem(path)):
         _set_aside(path)
         raise RunError(transport.shown(wanted.location), problem, "name another with --base-model-source")
     state = path.stat()
@@ -271,11 +271,8 @@ def _link(place: Path, real: Path) -> None:
 
 
 def _set_aside(path: Path) -> None:
-    """Rename what stands in the way; a dangling link of ours is removed."""
+    """Rename what stands in the way, links too: it may lead to a disk that is not there now."""
     if not os.path.lexists(path):
-        return
-    if path.is_symlink():
-        path.unlink()
         return
     number = 1
     while os.path.lexists(aside := path.with_name(f"{path.name}.set-aside-{number}")):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from noukii.command_line import Parser
 from noukii.errors import InputError
 from noukii.names import printable
-from noukii.setup import sources
+from noukii.setup import addresses, sources, torch_build
 
 PROGRAM = "./setup.sh"
 OFFLINE_NAMES = {
@@ -18,6 +20,17 @@ OFFLINE_NAMES = {
     "kohya_ss": ("kohya_ss.git", "kohya_ss"),
     "sd-scripts": ("sd-scripts.git", "sd-scripts"),
 }
+LAYOUT = "check the spelling; docs/setup.md shows the layout"
+CONTRADICTIONS = (
+    ("captioning_only", "training_only"),
+    ("captioning_only", "base_model"),
+    ("training_only", "janus"),
+    ("no_models", "base_model"),
+    ("no_models", "janus"),
+    ("uv", "pip"),
+    ("check", "dry_run"),
+    ("offline", "index_url"),
+)
 EPILOG = """
 It can be run again at any time and does only what is missing. Nothing is written outside the project but
 the caches of pip and uv. Every source has an environment variable too: NOUKII_ and the flag's name in
@@ -81,16 +94,9 @@ def parse(arguments: list[str]) -> SetupOptions:
         InputError: an unknown flag, flags that exclude each other, a path that is not there.
     """
     found = _parser().parse_args(arguments)
-    for one, other in (
-        ("captioning_only", "training_only"),
-        ("uv", "pip"),
-        ("check", "dry_run"),
-        ("offline", "index_url"),
-    ):
-        if getattr(found, one) and getattr(found, other):
-            flags = [f"--{name.replace('_', '-')}" for name in (one, other)]
-            raise InputError(" ".join(flags), "exclude each other", "give one of them")
-    value = _Values(found, _existing_folder("--offline", found.offline) if found.offline else None)
+    _refuse_what_contradicts(vars(found))
+    offline = found.offline and addresses.existing("--offline", found.offline, folder=True, step=LAYOUT)
+    value = _Values(found, offline)
     return SetupOptions(
         captioning=not found.training_only,
         training=not found.captioning_only,
@@ -98,23 +104,40 @@ def parse(arguments: list[str]) -> SetupOptions:
         models=not found.no_models,
         check=found.check,
         dry_run=found.dry_run,
-        janus=_janus(found.janus),
-        base_model=_base_model(found.base_model),
+        janus=_janus(found.janus or "1B"),
+        base_model=addresses.existing("--base-model", found.base_model) if found.base_model else None,
         offline=value.offline,
-        installer="uv" if found.uv else "pip" if found.pip else "auto",
-        janus_source=value.text("janus_source"),
-        base_model_source=value.source("base_model_source", "base model", ""),
+        installer=_installer(found.uv, found.pip),
+        janus_source=value.checked("janus_source", addresses.hub_model),
+        base_model_source=value.source("base_model_source", "base model", "", addresses.file_or_url),
         base_model_sha256=_sha256(value.text("base_model_sha256")),
-        kohya_source=value.source("kohya_source", "kohya_ss", sources.KOHYA_URL),
+        kohya_source=value.source("kohya_source", "kohya_ss", sources.KOHYA_URL, addresses.repository),
         kohya_commit=_commit("--kohya-commit", value.text("kohya_commit") or sources.KOHYA_COMMIT),
-        sd_scripts_source=value.source("sd_scripts_source", "sd-scripts", sources.SD_SCRIPTS_URL),
+        sd_scripts_source=value.source(
+            "sd_scripts_source", "sd-scripts", sources.SD_SCRIPTS_URL, addresses.repository
+        ),
         sd_scripts_commit=_commit(
             "--sd-scripts-commit", value.text("sd_scripts_commit") or sources.SD_SCRIPTS_COMMIT
         ),
-        index_url=value.text("index_url"),
-        torch_index=value.text("torch_index"),
+        index_url=value.checked("index_url", addresses.index),
+        torch_index=value.checked("torch_index", _torch_index),
         wheels=value.wheels(),
     )
+
+
+def _refuse_what_contradicts(found: dict[str, Any]) -> None:
+    for one, other in CONTRADICTIONS:
+        if found[one] and found[other]:
+            raise InputError(f"{_flag(one)} {_flag(other)}", "exclude each other", "give one of them")
+    for name, given in found.items():
+        if given == "":  # a variable that is not set, as a rule
+            raise InputError(
+                _flag(name), "needs a value behind it", f"{PROGRAM} --help shows how it is called"
+            )
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 class _Values:
@@ -124,11 +147,22 @@ class _Values:
         self._found, self.offline = found, offline
 
     def text(self, name: str) -> str:
-        return getattr(self._found, name) or os.environ.get(f"NOUKII_{name.upper()}", "")
+        return self._given(name)[1]
 
-    def source(self, name: str, kind: str, default: str) -> str:
-        if given := self.text(name):
-            return _location(given)
+    def _given(self, name: str) -> tuple[str, str]:
+        """Return where it was given, and what."""
+        variable = f"NOUKII_{name.upper()}"
+        if given := getattr(self._found, name):
+            return _flag(name), given
+        return variable, os.environ.get(variable, "")
+
+    def checked(self, name: str, check: Callable[[str, str], str]) -> str:
+        label, given = self._given(name)
+        return check(label, given) if given else ""
+
+    def source(self, name: str, kind: str, default: str, check: Callable[[str, str], str]) -> str:
+        if given := self.checked(name, check):
+            return given
         if self.offline is None:
             return default
         names = OFFLINE_NAMES[kind]
@@ -136,49 +170,36 @@ class _Values:
         return str(here[0] if here else self.offline / names[0])
 
     def wheels(self) -> Path | None:
-        if given := self.text("wheels"):
-            return _existing_folder("--wheels", Path(given))
+        label, given = self._given("wheels")
+        if given:
+            return addresses.existing(label, given, folder=True)
         return self.offline / "wheels" if self.offline else None
 
 
-def _location(text: str) -> str:
-    """Return a URL, or `host:path` as git takes it, as it is; a path made absolute."""
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text) or re.match(r"[\w.-]+@?[\w.-]*:(?!//)[^\\]", text):
-        return text
-    return str(_absolute(Path(text)))
-
-
-def _absolute(path: Path) -> Path:
-    return Path(os.path.abspath(path.expanduser()))
-
-
-def _existing_folder(flag: str, path: Path) -> Path:
-    path = _absolute(path)
-    if not path.is_dir():
+def _installer(uv: bool, pip: bool) -> str:
+    if uv or pip:
+        return "uv" if uv else "pip"
+    given = os.environ.get("NOUKII_INSTALLER") or "auto"
+    if given not in ("auto", "uv", "pip"):
         raise InputError(
-            path, f"{flag}: there is no such folder", "check the spelling; docs/setup.md shows it"
+            f"NOUKII_INSTALLER {printable(given)}", "is not possible", "choose from auto, uv, pip"
         )
-    return path
+    return given
+
+
+def _torch_index(label: str, text: str) -> str:
+    return text if text == torch_build.DEFAULT else addresses.index(label, text)
 
 
 def _janus(text: str) -> str:
     if text.upper() in sources.JANUS:
         return text.upper()
-    path = _absolute(Path(text))
-    if not path.is_dir():
+    path = addresses.absolute(text)
+    if not os.path.isdir(path):
         raise InputError(
             f"--janus {printable(text)}", "is neither 1B nor 7B nor a folder", "give 1B, 7B or a model folder"
         )
     return str(path)
-
-
-def _base_model(path: Path | None) -> Path | None:
-    if path is None:
-        return None
-    path = _absolute(path)
-    if not path.exists():
-        raise InputError(path, "--base-model: it is not there", "check the spelling")
-    return path
 
 
 def _sha256(text: str) -> str:
@@ -211,13 +232,13 @@ def _parser() -> Parser:
     add("--training-only", action="store_true", help=".venv, Stable Diffusion 1.5 and kohya's trainer")
     add("--no-kohya", action="store_true", help="without kohya's trainer; ours needs nothing of it")
     add("--no-models", action="store_true", help="without Janus-Pro and Stable Diffusion 1.5")
-    add("--janus", default="1B", metavar="1B|7B|DIR", help="which Janus-Pro; a folder is linked (1B, 4.2 GB)")
-    add("--base-model", type=Path, metavar="PATH", help="an SD1.5 that you have: linked, not copied")
+    add("--janus", metavar="1B|7B|DIR", help="which Janus-Pro; a folder is linked (1B, 4.2 GB)")
+    add("--base-model", metavar="PATH", help="an SD1.5 that you have: linked, not copied")
     how = parser.add_argument_group("how")
     add = how.add_argument
     add("--check", action="store_true", help="a line per part: there or missing; exit 1 if one is missing")
     add("--dry-run", action="store_true", help="what would be fetched, from where, how big, where to")
-    add("--offline", type=Path, metavar="DIR", help="take every download from DIR (layout: docs/setup.md)")
+    add("--offline", metavar="DIR", help="take every download from DIR (layout: docs/setup.md)")
     add("--uv", action="store_true", help="install with uv (used anyway where it is found)")
     add("--pip", action="store_true", help="install with venv and pip")
     add("--python", metavar="PROGRAM", help="the Python 3.10 to 3.13 that environments are made with")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,7 @@ def _environment(options: SetupOptions) -> Part:
         "Python environment",
         environments.main_state(options),
         _packages_from(options, "requirements.txt"),
-        environments.main_venv(),
+        environments.main_python() if os.environ.get("NOUKII_PYTHON") else environments.main_venv(),
         _environment_size(options, "main"),
         lambda: environments.bring_main(options),
         source_problem=_wheels_problem(options),
@@ -88,13 +89,14 @@ def _janus(options: SetupOptions) -> Part:
     size, largest, problem = model.size, model.size * 2 // 3, ""
     if options.janus not in sources.JANUS:
         size = largest = 0
+        problem = models.janus_problem(Path(options.janus))
     elif not models.janus_from_hub(options):
         folder = transport.local_path(origin)
         files = (
             [file.stat().st_size for file in folder.iterdir() if file.is_file()] if folder.is_dir() else []
         )
         size, largest = sum(files), max(files, default=0)
-        problem = "" if folder.is_dir() else f"{folder} is not there"
+        problem = models.janus_problem(folder) if folder.is_dir() else f"{folder} is not there"
     return Part(
         "janus",
         model.name,
@@ -112,8 +114,10 @@ def _janus(options: SetupOptions) -> Part:
 def _base_model(options: SetupOptions) -> Part:
     origin, size = models.base_model_origin(options), models.base_model_size(options)
     problem = ""
-    if not transport.is_remote(origin) and not transport.local_path(origin).exists():
-        problem = f"{origin} is not there"
+    if options.base_model:
+        problem = models.base_model_problem(options.base_model)
+    elif not transport.is_remote(origin):
+        problem = transport.local_problem(transport.local_path(origin))
     return Part(
         "base model",
         "Stable Diffusion 1.5",

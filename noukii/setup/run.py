@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from noukii import disk, project
 from noukii.errors import InputError, NoukiiError, RunError
 from noukii.lock import folder_lock
-from noukii.setup import environments, git, options, torch_build
+from noukii.names import printable
+from noukii.setup import child, environments, git, options, torch_build
 from noukii.setup.options import SetupOptions
 from noukii.setup.parts import Part, parts
 from noukii.setup.report import check_lines, plan_lines, summary_lines
@@ -20,8 +24,10 @@ SECOND_STAGE = "NOUKII_SETUP_IN_VENV"
 
 def main(arguments: list[str]) -> int:
     """Prepare the machine; returns the exit status."""
+    _check_where_we_stand()
     wanted = options.parse(arguments)
     environments.export(wanted)
+    _stop_by_signals()
     everything = parts(wanted)
     if wanted.check:
         print("\n".join(check_lines(everything)))
@@ -31,32 +37,77 @@ def main(arguments: list[str]) -> int:
         print("\n".join(plan_lines(everything, wanted)))
         return 0
     again = shlex.join([options.PROGRAM, *arguments])
-    if not os.environ.pop(SECOND_STAGE, ""):
+    second = bool(os.environ.pop(SECOND_STAGE, ""))
+    if not second:
         _check(wanted, missing)
     if missing and missing[0].name == "environment":
-        _bring(missing.pop(0), everything, again)
-    _go_on_in_environment(arguments)
-    with folder_lock(project.cache() / "setup", options.PROGRAM):
-        for part in missing:
-            _bring(part, everything, again)
+        with _alone():
+            _bring(missing.pop(0), everything, again)
+    if not second:
+        _go_on_in_environment(arguments)
+    if missing:
+        with _alone():
+            for part in parts(wanted):  # looked at again: another setup.sh may have brought it meanwhile
+                if not part.state.complete:
+                    _bring(part, everything, again)
     now = parts(wanted)
     print("\n".join(summary_lines(now, wanted)), flush=True)
     _multiply(now, again)
     return 0
 
 
+def _check_where_we_stand() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise InputError("the folder where you stand", "is not there any more", "cd to another one") from None
+
+
+def _stop_by_signals() -> None:
+    """Let a kill or a closed terminal end us as Ctrl-C does, and our children with us."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored
+            signal.signal(number, stop)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Hold the lock of setup.sh; git and pip keep it if we are killed before they end."""
+    with folder_lock(project.cache() / "setup", options.PROGRAM) as lock, child.holding(lock):
+        yield
+
+
+def _check_links(missing: list[Part]) -> None:
+    """A folder that is a link to a disk which is not there now: nothing can be put into it."""
+    for part in missing:
+        for folder in (*reversed(part.target.parents), part.target):
+            if folder == part.target and part.name not in ("kohya_ss", "tokenizer"):
+                continue  # what stands in the way of a file or an environment is set aside
+            if folder.is_symlink() and not folder.exists():
+                raise InputError(
+                    folder,
+                    f"is a link to {printable(os.readlink(folder))}, which is not there",
+                    "mount that disk or make that folder, or remove the link",
+                )
+
+
 def _check(wanted: SetupOptions, missing: list[Part]) -> None:
     """Refuse what can be known to fail (R4): a source that is not there, no git, no room on the disk."""
     absent = [part for part in missing if part.source_problem]
     if absent:
-        told = "\n".join(f"  {part.name}: {part.source_problem}" for part in absent)
+        told = "\n".join(f"  {part.name}: {printable(part.source_problem)}" for part in absent)
         raise InputError(
             options.PROGRAM,
-            f"these sources are not there:\n{told}",
-            "docs/setup.md shows the layout of --offline DIR",
+            f"these sources cannot be used:\n{told}",
+            "correct them; docs/setup.md shows what each flag and --offline DIR expect",
         )
-    if any(part.name == "kohya_ss" for part in missing) and not git.available():
-        raise InputError("git", "is not installed; kohya_ss is fetched with it", git.NO_GIT)
+    if any(part.name == "kohya_ss" for part in missing) and (problem := git.problem()):
+        raise InputError("git", f"{problem}; kohya_ss is fetched with it", git.NO_GIT)
+    _check_links(missing)
     if wanted.installer == "uv" and not environments.has_uv():
         place = project.CHECKOUT / ".tools" / "bin" / "uv"
         raise InputError("--uv", "uv is not found", f"install it (PATH or {place}), or give --pip")

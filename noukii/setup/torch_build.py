@@ -19,6 +19,7 @@ import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 DEFAULT = "default"
@@ -121,6 +122,7 @@ def read_card(listing: str, visible: str | None = None) -> Card | None:
     return cards[0] if cards else None
 
 
+@lru_cache(maxsize=1)  # it is asked for in many places, and takes seconds where the driver is asleep
 def detect() -> tuple[Card | None, str]:
     """Ask nvidia-smi; returns the card, or None and why there is none."""
     failed = ""

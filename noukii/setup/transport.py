@@ -5,6 +5,7 @@ What can go wrong has its own words: no network, a proxy, a certificate, a missi
 
 from __future__ import annotations
 
+import base64
 import http.client
 import os
 import re
@@ -29,6 +30,10 @@ BUSY = (408, 425, 429, 500, 502, 503, 504)
 
 class Passing(Exception):
     """A fault that may be gone at the next attempt; str() is the reason in plain words."""
+
+
+class NothingLeft(Exception):
+    """All bytes of the file are there already."""
 
 
 class CannotResume(Exception):
@@ -62,7 +67,10 @@ def shown(location: str) -> str:
     """Return an address that may be printed: without user name, password and query."""
     if "://" not in location:
         return printable(location)
-    parts = urllib.parse.urlsplit(location)
+    try:
+        parts = urllib.parse.urlsplit(location)
+    except ValueError:
+        return printable(location.rpartition("@")[2])
     host = parts.netloc.rpartition("@")[2]
     return printable(urllib.parse.urlunsplit((parts.scheme, host, parts.path, "", "")))
 
@@ -73,6 +81,7 @@ def opened(location: str, offset: int = 0, tag: str | None = None) -> Iterator[A
 
     Raises:
         CannotResume: `offset` is not 0 and the rest cannot be had.
+        NothingLeft: the file ends at `offset`.
         Passing: a fault that may pass.
         RunError: one that will not.
     """
@@ -82,6 +91,13 @@ def opened(location: str, offset: int = 0, tag: str | None = None) -> Iterator[A
     else:
         with _local(local_path(location), offset, tag) as answer:
             yield answer
+
+
+def local_problem(path: Path) -> str:
+    """Say why a local source cannot be read from beginning to end; empty if it can, as far as can be seen."""
+    if path.is_file():
+        return ""
+    return f"{path} is no file" if path.exists() else f"{path} is not there"
 
 
 def known_size(location: str) -> int:
@@ -112,9 +128,14 @@ def _local(path: Path, offset: int, tag: str | None) -> Iterator[Answer]:
 
 @contextmanager
 def _remote(url: str, offset: int, tag: str | None) -> Iterator[Answer]:
+    check_proxy(url)
+    plain, password = _split_password(url)
     request = urllib.request.Request(
-        url, headers={"User-Agent": "noukii-setup", "Accept-Encoding": "identity"}
+        plain, headers={"User-Agent": "noukii-setup", "Accept-Encoding": "identity"}
     )
+    if password:
+        # Not sent on where the server leads to another one.
+        request.add_unredirected_header("Authorization", f"Basic {password}")
     if offset:
         request.add_header("Range", f"bytes={offset}-")
     try:
@@ -131,6 +152,16 @@ def _remote(url: str, offset: int, tag: str | None) -> Iterator[Answer]:
         if offset and (response.status != 206 or tag not in (None, now)):
             raise CannotResume
         yield Answer(response, total, now)
+
+
+def _split_password(url: str) -> tuple[str, str]:
+    """Return an address without its NAME:PASSWORD@, which urllib would take for a host, and that encoded."""
+    parts = urllib.parse.urlsplit(url)
+    given, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return url, ""
+    text = urllib.parse.unquote(given) if ":" in given else urllib.parse.unquote(given) + ":"
+    return parts._replace(netloc=host).geturl(), base64.b64encode(text.encode()).decode()
 
 
 def _certificates() -> ssl.SSLContext:
@@ -155,7 +186,8 @@ def _total(response: http.client.HTTPResponse) -> int:
 
 def _refused(url: str, error: urllib.error.HTTPError, offset: int) -> Exception:
     if error.code == 416 and offset:
-        return CannotResume()
+        whole = error.headers.get("Content-Range", "").strip() == f"bytes */{offset}"
+        return NothingLeft() if whole else CannotResume()
     if error.code in BUSY:
         return Passing(f"the server answers {error.code} ({error.reason})")
     where = shown(url)
@@ -175,6 +207,29 @@ def _refused(url: str, error: urllib.error.HTTPError, offset: int) -> Exception:
 
 
 PROXY_STEP = "set https_proxy to http://NAME:PASSWORD@HOST:PORT, or unset it if you need none"
+
+
+def check_proxy(url: str) -> None:
+    """Refuse a proxy that cannot be spoken to.
+
+    Raises:
+        RunError: the proxy set for `url` is a SOCKS proxy, or none at all.
+    """
+    parts = urllib.parse.urlsplit(url)
+    proxies = urllib.request.getproxies()
+    named = proxies.get(parts.scheme) or proxies.get("all") or ""
+    if not named or urllib.request.proxy_bypass(parts.hostname or ""):
+        return
+    address = named if "://" in named else f"http://{named}"
+    try:
+        proxy = urllib.parse.urlsplit(address)
+        good = bool(proxy.hostname) and proxy.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise RunError(proxy_words(), "is not a valid address", PROXY_STEP)
+    if proxy.scheme not in ("http", "https"):
+        raise RunError(proxy_words(), "is not an HTTP proxy, and no other kind can be used here", PROXY_STEP)
 
 
 def proxy_words() -> str:

@@ -7,12 +7,13 @@ A checkout that the user made is left as it is; only a missing sd-scripts is add
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
 from pathlib import Path
 
-from noukii import project
+from noukii import files, project
 from noukii.driver import kohya_tokenizer
 from noukii.errors import RunError
 from noukii.names import printable
@@ -24,12 +25,12 @@ PART = ".noukii-part"
 READY = "noukii-ready"
 """In a repository's .git: all of it is checked out."""
 OURS = (
-    "/dataset/",
-    "/models/",
-    "/tokenizer/",
-    "/outputs/",
-    "/venv/",
-    f"/{PART}/",
+    "/dataset",
+    "/models",
+    "/tokenizer",
+    "/outputs",
+    "/venv",
+    f"/{PART}",
     f"/{record.UPSTREAM_RECORD}",
 )
 
@@ -161,12 +162,31 @@ def _merge(source: Path, target: Path) -> None:
     for entry in sorted(source.iterdir(), key=lambda path: (path.name == ".git", path.name)):
         place = target / entry.name
         if not os.path.lexists(place):
-            os.rename(entry, place)
+            _move(entry, place)
         elif entry.is_dir() and not entry.is_symlink() and place.is_dir():
             _merge(entry, place)
         else:
             entry.unlink()
     source.rmdir()
+
+
+def _move(source: Path, place: Path) -> None:
+    """Rename, or copy where `place` is on another disk: a folder of the user's may be a link to one."""
+    try:
+        os.rename(source, place)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        if source.is_symlink():
+            place.symlink_to(os.readlink(source))
+        elif source.is_dir():
+            place.mkdir()
+            _merge(source, place)
+            return
+        else:
+            files.copy_file(source, place)
+            place.chmod(source.stat().st_mode)
+        source.unlink()
 
 
 def _settle(target: Path, scripts_source: str) -> None:
@@ -179,7 +199,11 @@ def _settle(target: Path, scripts_source: str) -> None:
     text = exclude.read_text(encoding="utf-8") if exclude.exists() else ""
     if OURS[0] not in text:
         exclude.write_text(text.rstrip("\n") + "\n" + "\n".join(OURS) + "\n", encoding="utf-8")
-    changed = set(git.run(target, "ls-files", "--modified", "-z").split("\0")) - {"", "sd-scripts"}
+    changed = set(git.run(target, "ls-files", "--modified", "-z").split("\0"))
+    changed |= set(
+        git.run(target, "diff-files", "--name-only", "-z").split("\0")
+    )  # below a link of the user's
+    changed -= {"", "sd-scripts"}
     for name in sorted(changed):
         git.run(target, "update-index", "--skip-worktree", "--", name)
 

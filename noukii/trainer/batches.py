@@ -18,14 +18,19 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 from typing import TYPE_CHECKING, TypeVar
 
+from noukii.dataset.config_types import SubsetConfig
 from noukii.dataset.samples import Sample, SampleSet
 
 if TYPE_CHECKING:
     import torch
 
 Thing = TypeVar("Thing")
+
+MOST_LOOSE_PARTS = 4
+"""Of a caption whose parts are left out: 16 texts are computed beforehand, more would be many."""
 
 
 @dataclass(frozen=True)
@@ -103,32 +108,53 @@ def caption_of(sample: Sample, seed: int, step: int, batch: int, place: int) -> 
     """Return the sample's caption in this step: dropped or shuffled as its subset asks.
 
     kohya's rules: a dropped caption is empty; shuffling moves the comma-separated parts after the first
-    `keep_tokens` ones. `caption_prefix` is part of `sample.caption` already.
+    `keep_tokens` ones, and `caption_tag_dropout_rate` is the chance of each of them to be left out.
+    `caption_prefix` is part of `sample.caption` already.
     """
     subset = sample.subset
     if subset.caption_dropout_rate > 0:
         numbers = _numbers(seed, "caption dropout", step, batch, place)
         if numbers.random() < subset.caption_dropout_rate:
             return ""
-    if not subset.shuffle_caption:
+    if not _changes_parts(subset):
         return sample.caption
-    parts = [part.strip() for part in sample.caption.strip().split(",")]
-    kept, loose = parts[: subset.keep_tokens], parts[subset.keep_tokens :]
-    numbers = _numbers(seed, "caption shuffle", step, batch, place)
-    return ", ".join(kept + _shuffled(loose, numbers))
+    kept, loose = _parts(sample)
+    if subset.shuffle_caption:
+        loose = _shuffled(loose, _numbers(seed, "caption shuffle", step, batch, place))
+    if subset.caption_tag_dropout_rate > 0:
+        numbers = _numbers(seed, "caption tag dropout", step, batch, place)
+        loose = [part for part in loose if numbers.random() >= subset.caption_tag_dropout_rate]
+    return ", ".join(kept + loose)
 
 
 def possible_captions(sets: Sequence[SampleSet]) -> list[str] | None:
-    """Return every caption that a run can use, without doubles; None if captions are shuffled."""
+    """Return every caption that a run can use, without doubles; None if that would be too many."""
     texts: dict[str, None] = {}
     for one in sets:
         for sample in one.samples:
-            if sample.subset.shuffle_caption:
-                return None
-            texts[sample.caption] = None
+            if not _changes_parts(sample.subset):
+                texts[sample.caption] = None
+            else:
+                kept, loose = _parts(sample)
+                if sample.subset.shuffle_caption or len(loose) > MOST_LOOSE_PARTS:
+                    return None
+                for count in range(len(loose) + 1):
+                    texts.update(
+                        dict.fromkeys(", ".join([*kept, *some]) for some in combinations(loose, count))
+                    )
             if sample.subset.caption_dropout_rate > 0:
                 texts[""] = None
     return list(texts)
+
+
+def _changes_parts(subset: SubsetConfig) -> bool:
+    return subset.shuffle_caption or subset.caption_tag_dropout_rate > 0
+
+
+def _parts(sample: Sample) -> tuple[list[str], list[str]]:
+    """The comma-separated parts of a caption: those that always stand first, and the others."""
+    parts = [part.strip() for part in sample.caption.strip().split(",")]
+    return parts[: sample.subset.keep_tokens], parts[sample.subset.keep_tokens :]
 
 
 def _numbers(seed: int, purpose: str, *place: int) -> random.Random:

@@ -47,6 +47,6 @@ def _hash_cache() -> Path:
 def _read_hashes() -> dict[str, Any]:
     try:
         found = json.loads(_hash_cache().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

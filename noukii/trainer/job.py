@@ -12,10 +12,10 @@ from typing import Any
 
 from noukii import disk, hardware
 from noukii.dataset.config_file import read_config
-from noukii.dataset.samples import SampleSet, load_samples
+from noukii.dataset.samples import Sample, SampleSet, load_samples
 from noukii.errors import InputError
 from noukii.names import printable
-from noukii.trainer import sampling, state
+from noukii.trainer import sampling, state, validation_data
 from noukii.trainer.batches import Schedule
 from noukii.trainer.checkpoint_header import BaseModelFiles, inspect_base_model
 from noukii.trainer.lora_header import check_start_weights
@@ -41,6 +41,8 @@ class Job:
     processes: int
     resume: state.SavedState | None
     fingerprint: dict[str, Any]
+    validation: tuple[Sample, ...] = ()
+    """Samples that are not trained and that the training is measured on."""
 
     @property
     def output_dir(self) -> Path:
@@ -70,6 +72,7 @@ class Job:
             f"base model: {printable(self.base.path.name)}",
             f"LoRA: rank {s.rank}, alpha {s.network_alpha:g}, for {' and '.join(parts)}",
             f"data: {self.image_count} images, {self.samples_per_epoch} samples per epoch with repeats",
+            *([f"validation: {len(self.validation)} images that are not trained"] if self.validation else []),
             f"steps per epoch: {self.schedule.steps_per_epoch}{batches}",
             f"epochs: {self.epochs}",
             f"total steps: {self.total_steps}",
@@ -88,7 +91,7 @@ def prepare_job(settings: TrainerSettings) -> Job:
     use_gpu = machine.has_gpu and os.environ.get("ACCELERATE_USE_CPU", "").lower() not in ("1", "true", "yes")
     check_hardware(settings, has_gpu=use_gpu, gpu_capability=machine.gpu_capability)
     base, prompts = check_without_data(settings)
-    sets = tuple(load_samples(read_config(settings.dataset_config)))
+    sets, validation = validation_data.split(settings, load_samples(read_config(settings.dataset_config)))
     if settings.cache_text_encoder_outputs and any(
         subset.shuffle_caption for one in sets for subset in one.config.subsets
     ):
@@ -116,6 +119,7 @@ def prepare_job(settings: TrainerSettings) -> Job:
         processes=processes,
         resume=saved,
         fingerprint=fingerprint,
+        validation=validation,
     )
 
 

@@ -28,7 +28,7 @@ from noukii.dataset.samples import Sample
 from noukii.errors import InputError, Interrupted, RunError
 from noukii.names import printable
 from noukii.stop import StopSignal
-from noukii.trainer import batches, sampling, starting, state
+from noukii.trainer import batches, sampling, starting, state, validation
 from noukii.trainer.base_model import BaseModel
 from noukii.trainer.batches import Step, derived_seed
 from noukii.trainer.cache import LatentSource, TextSource
@@ -108,6 +108,7 @@ class _Trainer:
         self.scaler = torch.amp.GradScaler("cuda", enabled=self.settings.mixed_precision == "fp16")
         self.pending: deque[_StepReport] = deque()
         self.done = 0
+        self.validation = validation.Validation(job, model, network, latents, self._embed, workers.device)
         session, started, written, self.metrics = random_session(), time.time(), {}, ""
         if job.resume is not None:
             session, started, written = self._resume(job.resume)
@@ -134,11 +135,15 @@ class _Trainer:
         ):  # fmt: skip
             starting.training_begins()
             step = schedule.step(self.done)
+            if self.done == 0:
+                self._look_at_base()
             inputs = self._gather(step)
             while True:
                 stopped = self._optimise(step, inputs, stop)
                 self.done += 1
                 at_end = self.done == job.total_steps
+                if not stopped:
+                    self._validate(step)
                 if not (at_end or stopped):
                     # The next batch is collected while the GPU still works on this one.
                     following = schedule.step(self.done)
@@ -230,16 +235,15 @@ class _Trainer:
                 loss=loss,
                 rates=report.rates,
                 adapted=report.adapted,
-                seconds=time.monotonic() - report.began,
+                seconds=time.monotonic() - report.began - report.paused,
                 samples=report.samples,
+                validation_loss=report.validation_loss,
             )
 
     def _save_and_draw(self, step: Step) -> None:
         """After a step that is not the last: save and draw what the flags ask for."""
         s, number, epoch = self.settings, step.number + 1, step.epoch + 1
-        saves = (s.save_every_n_steps and number % s.save_every_n_steps == 0) or (
-            s.save_every_n_epochs and step.ends_epoch and epoch % s.save_every_n_epochs == 0
-        )
+        saves = self._saves(step)
         draws = s.sample_every_n_steps and number % s.sample_every_n_steps == 0
         if not (saves or draws):
             return
@@ -249,6 +253,40 @@ class _Trainer:
                 self._draw(number)
             for path in self.saver.after_step(number, epoch, step.ends_epoch) if saves else []:
                 self.log.say(f"saved {printable(path.name)}")
+        self.workers.wait_for_all()
+
+    def _saves(self, step: Step) -> bool:
+        """Tell whether the flags ask for a save after this step."""
+        s = self.settings
+        by_step = s.save_every_n_steps and (step.number + 1) % s.save_every_n_steps == 0
+        by_epoch = s.save_every_n_epochs and step.ends_epoch and (step.epoch + 1) % s.save_every_n_epochs == 0
+        return bool(by_step or by_epoch)
+
+    def _look_at_base(self) -> None:
+        """Before the first step: the base model's pictures and its validation loss, if they are asked for."""
+        if self.workers.is_main:
+            with validation.strength(self.network, 0.0):
+                if self.settings.sample_at_first and self.job.prompts:
+                    self._draw(0)
+            if self.job.validation:
+                value = self.validation.loss(multiplier=0.0)
+                if math.isfinite(value):
+                    self.log.record_base(value)
+                    self.log.say(f"validation loss of the base model: {value:.4f}")
+        self.workers.wait_for_all()
+
+    def _validate(self, step: Step) -> None:
+        """After a step: measure the validation loss, if it is due, and keep it for the step's line."""
+        if not self.job.validation or not self.validation.is_due(step.number + 1, self._saves(step)):
+            return
+        self._read_losses(keep=1)  # so that the time of earlier steps does not count this
+        if self.workers.is_main:
+            began, report = time.monotonic(), self.pending[-1]
+            value = self.validation.loss()
+            report.paused = time.monotonic() - began
+            if math.isfinite(value):
+                report.validation_loss = value
+                self.log.say(f"validation loss after step {step.number + 1}: {value:.4f}")
         self.workers.wait_for_all()
 
     def _finish(self, step: Step, stopped: bool) -> None:
@@ -373,6 +411,9 @@ class _StepReport:
     ) -> None:  # fmt: skip
         self.step, self.rates, self.adapted, self.samples, self.began = step, rates, adapted, samples, began
         self._arrived = None
+        self.validation_loss: float | None = None
+        self.paused = 0.0
+        """Seconds that were spent on measuring, not on the step."""
         self._values = report
         if report.is_cuda:
             self._values = torch.empty(report.shape, dtype=report.dtype, pin_memory=True)

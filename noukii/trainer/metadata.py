@@ -43,7 +43,6 @@ NOT_OFFERED = {
     "ss_adaptive_noise_scale": None,
     "ss_zero_terminal_snr": False,
     "ss_caption_dropout_every_n_epochs": 0,
-    "ss_caption_tag_dropout_rate": 0.0,
     "ss_face_crop_aug_range": None,
     "ss_scale_weight_norms": None,
     "ss_ip_noise_gamma": None,
@@ -218,6 +217,7 @@ def _folder_mode(settings: TrainerSettings, sets: Sequence[SampleSet], run: RunF
         "ss_max_bucket_reso": first.rule.max_size,
         "ss_keep_tokens": max(subset.keep_tokens for subset in subsets),
         "ss_caption_dropout_rate": max(subset.caption_dropout_rate for subset in subsets),
+        "ss_caption_tag_dropout_rate": max(subset.caption_tag_dropout_rate for subset in subsets),
         "ss_reg_dataset_dirs": json.dumps(regular),
         "ss_bucket_info": json.dumps(_bucket_info(sets)),
     }

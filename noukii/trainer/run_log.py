@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -17,11 +18,14 @@ from typing import Any
 
 from noukii import files
 from noukii.disk import write_failure
-from noukii.progress import Progress
+from noukii.progress import Progress, duration
 
 METRICS_NAME = "metrics.jsonl"
 SMOOTHING = 0.98
 """Share of the earlier losses in the smoothed one: about the last 50 steps count."""
+
+TIMED_STEPS = 5
+"""After the first one, so many steps are timed before the time left is told."""
 
 TRY_AGAIN_SECONDS = 30.0
 """How long after a failed write the next attempt is made."""
@@ -31,7 +35,8 @@ class RunLog:
     """Context manager; `record` takes one optimiser step.
 
     metrics.jsonl gets one line per step: step and epoch (from 1), loss, loss_smoothed, lr_unet,
-    lr_text_encoder (null if that part is not trained), seconds (of this step), samples (of this step).
+    lr_text_encoder (null if that part is not trained), seconds (of this step), samples (of this step), and
+    validation_loss where it was measured after this step. A line of step 0 holds the base model's.
     Of several processes, one is `active`; the others log nothing.
     """
 
@@ -41,9 +46,11 @@ class RunLog:
     ) -> None:  # fmt: skip
         self._lines = earlier.splitlines()
         self._weighted, self._weight = 0.0, 0.0
-        for line in self._lines:
-            self._smooth(float(json.loads(line)["loss"]))
+        for line in map(json.loads, self._lines):
+            if "loss" in line:  # the line of step 0 has none
+                self._smooth(float(line["loss"]))
         self._total, self._done = total_steps, done
+        self._timed: list[float] = []
         self._active = active
         self._metrics = _MetricsFile(output_dir / METRICS_NAME, self._lines, self.say)
         self._board = _Board(tensorboard, self.say) if tensorboard is not None and active else None
@@ -86,6 +93,7 @@ class RunLog:
         adapted: dict[str, float],
         seconds: float,
         samples: int,
+        validation_loss: float | None = None,
     ) -> None:
         """Log one step. `rates`: what the schedule sets; `adapted`: what is used (Prodigy finds a factor)."""
         if not self._active:
@@ -101,14 +109,34 @@ class RunLog:
             "seconds": round(seconds, 4),
             "samples": samples,
         }
+        if validation_loss is not None:
+            line["validation_loss"] = validation_loss
         self._metrics.add(json.dumps(line))
         self._progress.advance(note=f"loss {smoothed:.4f}")
+        self._tell_time(step, seconds)
         if self._board is not None:
             scalars = {"loss/current": loss, "loss/average": smoothed}
             scalars |= {f"lr/{name}": rate for name, rate in rates.items()}
+            if validation_loss is not None:
+                scalars["loss/validation"] = validation_loss
             if adapted != rates:
                 scalars |= {f"lr/d*lr/{name}": rate for name, rate in adapted.items()}
             self._board.add(scalars, step)
+
+    def record_base(self, validation_loss: float) -> None:
+        """Log what the base model reaches, before the first step."""
+        if self._active:
+            self._metrics.add(json.dumps({"step": 0, "epoch": 0, "validation_loss": validation_loss}))
+
+    def _tell_time(self, step: int, seconds: float) -> None:
+        """After a few timed steps, once: how long the rest will take. The first step is slower."""
+        if len(self._timed) > TIMED_STEPS:
+            return
+        self._timed.append(seconds)
+        left = self._total - step
+        if len(self._timed) > TIMED_STEPS and left > TIMED_STEPS:
+            each = statistics.median(self._timed[1:])
+            self.say(f"{each:.2g} s a step: about {duration(each * left)} for the {left} steps to come")
 
     def _smooth(self, loss: float) -> float:
         self._weighted = SMOOTHING * self._weighted + (1 - SMOOTHING) * loss

@@ -72,15 +72,19 @@ def read_header(path: Path) -> Header:
     if not isinstance(parsed, dict):
         raise BadHeader("is not a safetensors file: its header is not a table")
     metadata = parsed.pop("__metadata__", {})
-    if not isinstance(metadata, dict):
-        raise BadHeader("is damaged: its metadata is not a table")
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise BadHeader("is damaged: its metadata is not a table of texts")
+    try:
+        "".join([*parsed, *metadata, *metadata.values()]).encode("utf-8")
+    except UnicodeEncodeError:  # half a character by an escape like \ud800: safetensors refuses it
+        raise BadHeader("is damaged: a name in its header is no text") from None
     tensors, end = _check_tensors(parsed)
     expected = 8 + length + end
     if size < expected:
         raise BadHeader(f"is cut off: it has {size:,} bytes, {expected:,} were expected")
     if size > expected:
         raise BadHeader(f"is damaged: it has {size:,} bytes, its header accounts for {expected:,}")
-    return Header(tensors, {str(key): str(value) for key, value in metadata.items()}, size, 8 + length)
+    return Header(tensors, metadata, size, 8 + length)
 
 
 SCALARS = {

@@ -43,7 +43,7 @@ def latent_source(job: Job, workers: Workers, say: Callable[[str], None]) -> Lat
         # Every process encodes all images: with a cache on disk the first one's files serve the others.
         if settings.cache_latents_to_disk and not workers.is_main:
             workers.wait_for_all()
-        source.fill((sample for one in job.sets for sample in one.samples), say)
+        source.fill((*(sample for one in job.sets for sample in one.samples), *job.validation), say)
         if settings.cache_latents_to_disk and workers.is_main:
             workers.wait_for_all()
         source.release_vae(keep=bool(job.prompts))
@@ -71,7 +71,8 @@ def network_and_text(
         # Encoded one at a time: an embedding depends on its caption alone.
         text = TextSource(lambda caption: encode_captions(job, model, [caption])[0])
         captions = batches.possible_captions(job.sets)
-        text.fill([*(captions or ()), *sampling.prompt_texts(list(job.prompts))])
+        measured = (sample.caption for sample in job.validation)
+        text.fill([*(captions or ()), *measured, *sampling.prompt_texts(list(job.prompts))])
         if captions is not None:
             text.forget_encoder()
             model.text_encoder = None

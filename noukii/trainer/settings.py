@@ -44,6 +44,7 @@ IN_TOML = {
     "shuffle_caption": "shuffle_caption",
     "keep_tokens": "keep_tokens",
     "caption_dropout_rate": "caption_dropout_rate",
+    "caption_tag_dropout_rate": "caption_tag_dropout_rate",
     "flip_aug": "flip_aug",
     "reg_data_dir": "is_reg",
     "dataset_repeats": "num_repeats",
@@ -167,6 +168,16 @@ class TrainerSettings:
     resume: Path | None = _flag(None, "folder of a saved state to go on from", type=Path)
     sample_prompts: Path | None = _flag(None, "text file with prompts for sample pictures", type=Path)
     sample_every_n_steps: int | None = _flag(None, "draw them every n steps", type=int)
+    sample_at_first: bool = _flag(False, "also draw them before the first step: the base model's own")
+    validation_split: float = _flag(
+        0.0, "share of each data set's images that is not trained but measured on", type=_finite
+    )
+    validation_data_dir: Path | None = _flag(
+        None, "folder of captioned images to measure on instead", type=Path
+    )
+    validate_every_n_steps: int | None = _flag(
+        None, "measure the loss on them every n steps (default: about 20 times in a run)", type=int
+    )
     logging_dir: Path | None = _flag(None, "folder for TensorBoard logs", type=Path)
     log_with: str | None = _flag(None, "tensorboard")
 
@@ -323,7 +334,7 @@ def _check_values(s: TrainerSettings) -> None:
     for name in (
         "max_train_steps", "max_train_epochs", "gradient_accumulation_steps", "network_dim", "clip_skip",
         "lr_scheduler_num_cycles", "save_every_n_steps", "save_every_n_epochs", "save_last_n_steps",
-        "sample_every_n_steps",
+        "sample_every_n_steps", "validate_every_n_steps",
     ):  # fmt: skip
         value = getattr(s, name)
         if value is not None and value < 1:
@@ -350,6 +361,11 @@ def _check_values(s: TrainerSettings) -> None:
             f"{s.network_dropout} would drop everything or is no share",
             "give 0 or more and less than 1",
         )
+    if not 0 <= s.validation_split < 1:
+        raise InputError(
+            "--validation_split", f"{s.validation_split:g} is no share of the images",
+            "give more than 0 and less than 1; 0.1 is usual",
+        )  # fmt: skip
     if s.min_snr_gamma is not None and s.min_snr_gamma <= 0:
         raise InputError(
             "--min_snr_gamma", f"{s.min_snr_gamma} would leave no loss", "give a positive number; 5 is usual"
@@ -408,6 +424,18 @@ def _check_combinations(s: TrainerSettings) -> None:
     if s.sample_every_n_steps and s.sample_prompts is None:
         raise InputError(
             "--sample_every_n_steps", "there are no prompts to draw", "give --sample_prompts FILE.txt"
+        )
+    if s.sample_at_first and s.sample_prompts is None:
+        raise InputError(
+            "--sample_at_first", "there are no prompts to draw", "give --sample_prompts FILE.txt"
+        )
+    if s.validation_split and s.validation_data_dir is not None:
+        raise InputError(
+            "--validation_split, --validation_data_dir", "both say what to measure on", "give one of them"
+        )
+    if s.validate_every_n_steps and not s.validation_split and s.validation_data_dir is None:
+        raise InputError(
+            "--validate_every_n_steps", "there are no images to measure on", "give --validation_split 0.1 too"
         )
     if s.log_with and s.logging_dir is None:
         raise InputError("--log_with", "there is no folder for the logs", "give --logging_dir FOLDER")

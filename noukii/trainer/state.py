@@ -304,6 +304,7 @@ def _data_set(one: SampleSet) -> dict[str, Any]:
                 sample.subset.shuffle_caption,
                 sample.subset.keep_tokens,
                 sample.subset.caption_dropout_rate,
+                sample.subset.caption_tag_dropout_rate,
             ]
             for sample in one.samples
         ],
@@ -313,6 +314,7 @@ def _data_set(one: SampleSet) -> dict[str, Any]:
 _SAMPLE_FIELDS: tuple[tuple[int, str], ...] = (
     (1, "the image"), (2, "the caption"), (3, "num_repeats"), (4, "is_reg"), (5, "flip_aug"),
     (6, "shuffle_caption"), (7, "keep_tokens"), (8, "caption_dropout_rate"),
+    (9, "caption_tag_dropout_rate"),
 )  # fmt: skip
 
 

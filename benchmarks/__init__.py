@@ -1,0 +1,1 @@
+"""Measurements of noukii beside what people use now; docs/benchmarks.md holds the results."""

@@ -62,7 +62,7 @@ class Data:
     def __init__(self, tokenizer: ClipTokenizer) -> None:
         self.tokenizer = tokenizer
         random = np.random.default_rng(SEED)
-        self.scenes = [world.random_scene(random) for _ in range(SCENES)]
+        self.scenes = [world.random_scene(random, pairs=0.5) for _ in range(SCENES)]
         path = tools.CACHE / "latents.pt"
         if path.is_file():
             saved = torch.load(path, weights_only=True)

@@ -40,6 +40,9 @@ SIZES = ("large", "small")
 PLACES = ("in the centre", "on the left", "on the right", "at the top", "at the bottom")
 RELATIONS = ("above", "below", "to the left of", "to the right of")
 
+PAIRS = 0.25
+"""Share of scenes that hold two things; models are trained on more of them, as they are harder."""
+
 CONCEPT = "zorb"
 STRIPE, GAP = 6.5, 6.5
 """Pixels: as wide as the models' autoencoder can keep apart."""
@@ -80,7 +83,7 @@ class Scene:
 def random_scene(
     random: np.random.Generator,
     *,
-    pairs: float = 0.5,
+    pairs: float = PAIRS,
     stripes: float = 0.0,
     other_colours: bool = False,
 ) -> Scene:

@@ -116,7 +116,7 @@ class Watched:
         self._thread.start()
 
     def wait(self, timeout: float | None = None, tick: Callable[[], object] | None = None) -> int:
-        """Wait for the end, calling `tick` a hundred times a second; returns the exit code."""
+        """Wait for the end, calling `tick` fifty times a second; returns the exit code."""
         end = None if timeout is None else time.monotonic() + timeout
         while self.process.poll() is None:
             if tick is not None:
@@ -124,7 +124,7 @@ class Watched:
             if end is not None and time.monotonic() > end:
                 self.stop()
                 raise TimeoutError(f"{self.process.args} took more than {timeout:g} s")
-            time.sleep(0.01)
+            time.sleep(0.02)
         self._ended.set()
         self._thread.join()
         if tick is not None:

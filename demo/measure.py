@@ -113,7 +113,10 @@ def pipeline(lora: Path | None = None) -> Any:
     from noukii.quiet import prepare_libraries
 
     prepare_libraries()
+    import torch
     from diffusers import StableDiffusionPipeline
+
+    torch.set_num_threads(1)  # the toy's layers are too small to be shared out
 
     pipe = StableDiffusionPipeline.from_pretrained(
         MODELS / "sd", torch_dtype=_float32(), local_files_only=True

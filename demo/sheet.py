@@ -10,7 +10,6 @@ import argparse
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,10 @@ STEPS, SCALE = 25, 4.0
 
 def prompts_for(folder: Path, word: str = world.CONCEPT) -> list[str]:
     """Return the prompts to draw for the LoRA in `folder`."""
-    cues = [path.read_text(encoding="utf-8").split("\n") for path in sorted(folder.glob("prompt_cue-*.txt"))]
-    first = [line for lines in cues for line in lines if line][:3]
+    cues = (folder / f"prompt_cue-{word}.txt").read_text(encoding="utf-8").splitlines()
     return [
         word,
-        ", ".join([word, *first]),
+        ", ".join([word, *cues[:2]]),
         f"a {word} on the left on a pink background",
         f"a {word} at the bottom on a pale blue background",
         "a large red circle in the centre on a white background",
@@ -38,52 +36,26 @@ def prompts_for(folder: Path, word: str = world.CONCEPT) -> list[str]:
 
 
 def draw_both(lora: Path, prompts: Sequence[str]) -> tuple[list[Any], list[Any]]:
-    """Return the pictures of `prompts` without and with the LoRA, as PIL images."""
-    from noukii.quiet import prepare_libraries
+    """Return the pictures of `prompts` without and with the LoRA, as PIL images; picture i from seed i."""
+    from noukii.trainer.checkpoint_header import inspect_base_model
+    from noukii.trainer.comparing import Row, draw_rows
+    from noukii.trainer.sampling import SamplePrompt
 
-    prepare_libraries()
+    requests = [
+        SamplePrompt(prompt, width=SIDE, height=SIDE, seed=seed, steps=STEPS, scale=SCALE)
+        for seed, prompt in enumerate(prompts)
+    ]
     import torch
 
-    from noukii.trainer import sampling
-    from noukii.trainer.base_model import load_base_model
-    from noukii.trainer.checkpoint_header import inspect_base_model
-    from noukii.trainer.lora import create_network, lora_alphas, lora_ranks
-    from noukii.trainer.lora_file import read_lora
-    from noukii.trainer.text_encoding import encode_prompt
-
-    model = load_base_model(
-        inspect_base_model(project.CHECKOUT / "demo" / "models" / "sd"), dtype=torch.float32
-    )
-    tensors, _ = read_lora(lora)
-    network = create_network(
-        model.unet, model.text_encoder, rank=lora_ranks(tensors).pop(), alpha=lora_alphas(tensors).pop()
-    )
-    network.load_kohya(tensors)
-    network.eval()
-
-    def embed(text: str) -> Any:
-        return encode_prompt(model.text_encoder, torch.tensor([model.tokenizer.chunks(text)]), None)
-
-    def draw() -> list[Any]:
-        request = sampling.SamplePrompt("", width=SIDE, height=SIDE, steps=STEPS, scale=SCALE)
-        return [
-            sampling.draw(
-                replace(request, prompt=prompt),
-                unet=model.unet,
-                vae=model.vae,
-                embed=embed,
-                alphas_cumprod=model.alphas_cumprod,
-                scaling_factor=model.vae_scaling_factor,
-                prediction_type=model.prediction_type,
-                seed=index,
-            )
-            for index, prompt in enumerate(prompts)
-        ]
-
-    with torch.inference_mode():
-        before = draw()
-        network.apply()
-        return before, draw()
+    torch.set_num_threads(1)  # the toy's layers are too small to be shared out
+    rows: tuple[list[Any], list[Any]] = ([], [])
+    drawn = draw_rows(
+        inspect_base_model(project.CHECKOUT / "demo" / "models" / "sd"),
+        [Row(None, 0.0), Row(lora, 1.0)], requests, seed=0, precision="no", use_gpu=False,
+    )  # fmt: skip
+    for row, _, picture in drawn:
+        rows[row].append(picture)
+    return rows
 
 
 def make_sheet(prompts: Sequence[str], before: Sequence[Any], after: Sequence[Any]) -> Any:

@@ -8,6 +8,7 @@ with Browser(find_browser(), tmp_path) as browser:
 
 from __future__ import annotations
 
+import argparse
 import base64
 import fcntl
 import json
@@ -203,3 +204,24 @@ def _high(descriptor: int) -> int:
     copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
     os.close(descriptor)
     return copy
+
+
+def main() -> None:
+    """Take a picture: python tests/browser.py PAGE PICTURE.png [--width 1280] [--height 900] [--dark]."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("page", type=Path)
+    parser.add_argument("picture", type=Path)
+    parser.add_argument("--width", type=int, default=1280)
+    parser.add_argument("--height", type=int, help="of the window; the whole page if it is not given")
+    parser.add_argument("--dark", action="store_true")
+    wishes = parser.parse_args()
+    program = find_browser()
+    if program is None:
+        sys.exit("no Chromium on this machine (apt-get install chromium)")
+    with Browser(program, wishes.picture.parent) as browser:
+        page = browser.open(wishes.page, wishes.width, wishes.height or 900, wishes.dark)
+        page.screenshot(wishes.picture, whole=wishes.height is None)
+
+
+if __name__ == "__main__":
+    main()

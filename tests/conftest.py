@@ -19,6 +19,7 @@ SHARED = CHECKOUT.parent / "shared"
 
 sys.path.insert(0, str(CHECKOUT))
 sys.path.insert(0, str(CHECKOUT / "tests"))
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two tests run side by side, each on a core of its own
 os.environ["NOUKII_PYTHON"] = sys.executable  # the commands use this environment instead of making one
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

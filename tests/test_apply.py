@@ -10,6 +10,7 @@ import pytest
 from conftest import Run
 from test_caption_folder import caption, options, picture, source, tasks, tree  # noqa: F401
 
+import janus_pro_caption_core
 from noukii.captioning import apply_edits
 from noukii.captioning.manifest import State
 from noukii.captioning.own_files import OwnFiles
@@ -235,3 +236,25 @@ def test_a_folder_that_is_being_captioned_is_left_alone(
         assert apply(edits, folder) == 2
     assert "works in" in capsys.readouterr().err
     assert text(folder, "a") != "tomcat, mine"
+
+
+def test_images_that_look_the_same_are_named_after_captioning_and_kept(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from PIL import Image
+    from tiny_janus import make_tiny_janus
+
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    cat = Image.open(photos / "chelsea.png").convert("RGB")
+    cat.save(raw / "cat.png")
+    cat.resize((cat.width // 2, cat.height // 2)).save(raw / "cat small.jpg", quality=50)
+    Image.open(photos / "coffee.png").save(raw / "coffee.png")
+    model = make_tiny_janus(tmp_path / "tiny janus")
+    words = [raw, "tom", "--model", model, "--max-new-tokens", "4", "--device", "cpu"]
+    assert janus_pro_caption_core.main([*map(str, words)]) == 0
+    said = capsys.readouterr().out
+    (line,) = [line for line in said.splitlines() if "look nearly the same" in line]
+    assert "cat.png" in line and "cat small.jpg" in line and "coffee" not in line
+    assert len(list_images(tmp_path / "tom").images) == 3, "nothing is dropped"
+    assert "looks like" in (tmp_path / "tom" / "review.html").read_text(encoding="utf-8")

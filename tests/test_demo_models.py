@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pytest
 
 from demo import measure, world
 
@@ -26,7 +25,6 @@ def test_the_captioner_lies_in_the_original_layout() -> None:
     assert files.pixels.image_size == world.SIDE
 
 
-@pytest.mark.slow
 def test_the_captioner_describes_unseen_pictures() -> None:
     """Figure 1: at least 95 % of the named attributes are right on 200 pictures."""
     totals = measure.captioner(200)
@@ -37,7 +35,6 @@ def test_the_captioner_describes_unseen_pictures() -> None:
     assert right >= 0.95 * named
 
 
-@pytest.mark.slow
 def test_the_base_model_draws_what_the_prompt_names() -> None:
     """Figure 2: at least 80 % of 64 samples show each named shape in its colour."""
     shown, whole, pictures = measure.base(64)
@@ -45,7 +42,6 @@ def test_the_base_model_draws_what_the_prompt_names() -> None:
     assert shown >= 0.8 * len(pictures)
 
 
-@pytest.mark.slow
 def test_the_base_model_does_not_know_the_concept() -> None:
     """Figure 3, first half: without a LoRA at most 10 % of the samples show a zorb."""
     shown, pictures = measure.concept(32)
@@ -95,7 +91,6 @@ def test_no_weight_is_outside_float16() -> None:
             assert torch.isfinite(value).all(), name
 
 
-@pytest.mark.slow
 def test_a_prompt_of_one_seed_gives_the_same_picture_again() -> None:
     prompt = ["a large red circle in the centre on a white background"]
     first, again = measure.draw(prompt, 5)[0], measure.draw(prompt, 5)[0]

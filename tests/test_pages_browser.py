@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, Page, find_browser
+from PIL import Image
 from test_apply import apply
 from test_caption_folder import caption, options, picture
 from test_report import finished  # noqa: F401
@@ -22,6 +23,7 @@ from noukii.captioning.manifest import State
 from noukii.captioning.own_files import OwnFiles
 from noukii.report.report import write_report
 from noukii.report.review import write_review
+from noukii.report.sheet import write_sheet
 
 pytestmark = pytest.mark.skipif(
     find_browser() is None, reason="no Chromium on this machine (apt-get install chromium)"
@@ -194,3 +196,20 @@ def test_the_report_is_sound(browser: Browser, finished: Path, width: int) -> No
 
 def test_an_empty_run_s_report_is_sound(browser: Browser, tmp_path: Path) -> None:
     assert_sound(browser.open(write_report(tmp_path), 390))
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_checkpoint_sheet_is_sound(browser: Browser, tmp_path: Path, width: int) -> None:
+    evil = "<img src=x onerror=alert(1)> a prompt of many words, that has to be wrapped more than once"
+    pictures = [
+        [Image.new("RGB", (64, 96), (90 * row, 60, 90 * place)) for place in (0, 1)] for row in (0, 1, 2)
+    ]
+    rows = ["base model", "step 20, strength 1", "finished, strength 1"]
+    page, picture = write_sheet(tmp_path, "<b>run", rows, [evil, "short"], pictures, "step 20,")
+    opened = browser.open(page, width, dark=width == 390)
+    assert_sound(opened)
+    assert opened.js("document.querySelector('h1').textContent") == "<b>run"
+    assert opened.js("document.querySelectorAll('thead th')[1].textContent") == evil
+    tagged = "[...document.querySelectorAll('tbody th')].map(one => !!one.querySelector('.tag'))"
+    assert opened.js(tagged) == [False, True, False]
+    assert Image.open(picture).size[0] > 2 * 128

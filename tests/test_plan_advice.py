@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ from PIL import Image
 
 from noukii.dataset.folders import DataSet
 from noukii.dataset.plan import Plan, describe, make_plan
-from noukii.driver.options import parse
+from noukii.driver.options import Options, parse
 from noukii.driver.repeat import repeat_command
 from noukii.errors import InputError
 
@@ -152,6 +155,12 @@ def test_the_command_that_repeats_a_run_says_the_same(tmp_path: Path) -> None:
         *("--validation", "0.25", "--save-every", "10", "--", "--lr_scheduler", "cosine"),
     ]
     options = parse(given)
+    # a new flag belongs into the command as well: the name is taken, and these are no part of a run
+    told = {"explicit", "positional", "extra"} | {
+        word.removeprefix("--").replace("-", "_")
+        for word in re.findall(r'"(--[a-z-]+)"', inspect.getsource(repeat_command))
+    }
+    assert {one.name for one in fields(Options)} - told == {"output_name", "dry_run", "json", "resume"}
     words = repeat_command(options)
     assert words[0] == "./run_training.sh"
     assert parse(words[1:]) == options

@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -211,8 +211,109 @@ def test_the_plan_tells_of_data_sets_buckets_warnings_and_skipped_files(tmp_path
     assert ["20_photos/<b>.jpg", plan.sets[0].skipped[0].reason] in [
         row for table in page.tables for row in table
     ]
-    assert page.all_text.get("li", []) == [" ".join(warning.split()) for warning in plan.warnings]
+    said = [*plan.warnings, *plan.advice]
+    assert page.all_text.get("li", []) == [" ".join(warning.split()) for warning in said]
     assert plan.warnings, "one image has no caption"
+
+
+def test_the_images_of_the_plan_are_shown_with_captions_and_flags(tmp_path: Path, photos: Path) -> None:
+    folder = tmp_path / "20_photos"
+    shutil.copytree(photos, folder)
+    for number, image in enumerate(sorted(folder.glob("*.png"))):
+        image.with_suffix(".txt").write_text(f"ohwx, soft light, <b>{number // 2}</b>", encoding="utf-8")
+    (folder / "coffee.txt").unlink()
+    plan = make_plan([DataSet(folder, "ohwx", 20, "the folder's name")], resolution=256, validation=0.2)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "prompt_cue-ohwx.txt").write_text("soft light\nsnow\n")
+    run_json(tmp_path / "run", plan=plan.as_dict())
+    (folder / "retina.png").unlink()  # gone since: its name stands in its place
+    page = Page(write_report(tmp_path / "run"))
+    pictures = [value for tag, name, value in page.attributes if (tag, name) == ("img", "alt")]
+    assert sorted(pictures) == sorted(path.name for path in folder.glob("*.png"))
+    assert page.text.count("held out") == 3, "on its image, with its data set, in the settings"
+    assert "no caption 1" in page.text and "duplicate caption" in page.text
+    assert "<b>0</b>" in page.text, "markup is text"
+    assert "soft light (83 %), snow (0 %)" in page.text
+    assert page.definitions["held out for validation"] == "1 image (20 % of each data set)"
+
+
+def measured(folder: Path, losses: dict[int, float], saved: tuple[int, ...], last: int) -> None:
+    """A run that was measured at some steps and has saved LoRAs after some."""
+    lines = [json.dumps({"step": 0, "epoch": 0, "validation_loss": losses[0]}) + "\n"]
+    for step in range(1, last + 1):
+        lines.append(metric(step, **({"validation_loss": losses[step]} if step in losses else {})))
+    (folder / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
+    for step in saved:
+        lora(folder / f"car-step{step:08d}.safetensors", {"ss_steps": str(step)})
+    lora(folder / "car.safetensors", {"ss_steps": str(last)})
+    run_json(folder)
+
+
+def test_the_validation_curve_and_the_best_of_the_saved(tmp_path: Path) -> None:
+    losses = {0: 0.31, 10: 0.2123456789, 15: 0.15, 20: 0.19, 30: 0.25, 40: 0.29}
+    measured(tmp_path, losses, (10, 20, 30), 40)
+    page = Page(write_report(tmp_path))
+    assert page.table("Validation loss") == [
+        ["0", "0.31"], ["10", "0.21235"], ["15", "0.15"], ["20", "0.19"], ["30", "0.25"], ["40", "0.29"],
+    ]  # fmt: skip
+    exact = [exact for exact, _ in page.exact]
+    assert all(repr(value) in exact for value in losses.values())
+    assert page.definitions["Best checkpoint"] == "step 20 validation loss 0.19"
+    words = next(text for text in page.all_text["p"] if "lowest validation loss" in text)
+    assert words.startswith("car-step00000020.safetensors has") and "rises" in words
+    files = next(table[1:] for table in page.tables if table[0][:1] == ["LoRA"])
+    assert [row[1] for row in files] == ["0.21235", "0.19", "0.25", "0.29"]
+    assert [("lowest" in row[0]) for row in files] == [False, True, False, False]
+    assert page.definitions["Steps"].startswith("40")
+    assert page.all_text["text"].count("validation loss") == 2
+
+
+def test_a_curve_that_only_falls_names_the_last_and_speaks_of_no_rise(tmp_path: Path) -> None:
+    measured(tmp_path, {0: 0.3, 10: 0.2, 20: 0.1}, (10,), 20)
+    page = Page(write_report(tmp_path))
+    assert page.definitions["Best checkpoint"] == "the last validation loss 0.1"
+    assert "rises:" not in page.text
+    assert "car.safetensors has the lowest" in page.text
+
+
+def test_without_validation_nothing_is_called_the_best(finished: Path) -> None:
+    page = Page(write_report(finished))
+    assert "Best checkpoint" not in page.definitions and "alidation loss" not in page.text
+
+
+def test_the_base_model_s_pictures_are_the_first_row_under_the_prompts(finished: Path, photos: Path) -> None:
+    for name in ("car_000000_00.png", "car_000000_01.png"):
+        shutil.copy(photos / "rocket.png", finished / "sample" / name)
+    run_json(finished, sample_prompts=["ohwx on a <b>hill", "ohwx, snow"])
+    grid = next(table for table in Page(write_report(finished)).tables if "ohwx, snow" in table[0])
+    assert grid[0] == ["", "ohwx on a <b>hill", "ohwx, snow"]
+    assert [row[0] for row in grid[1:]] == ["base model", "step 2", "step 3"]
+
+
+def test_every_setting_and_the_command_to_repeat_it(finished: Path) -> None:
+    run_json(
+        finished,
+        settings={"network_dim": 16, "sdpa": True, "noise_offset": None},
+        repeat=["./run_training.sh", "--dataset", "my pictures", "--seed", "7"],
+    )
+    page = Page(write_report(finished))
+    assert (page.definitions["network_dim"], page.definitions["sdpa"], page.definitions["noise_offset"]) == (
+        "16", "yes", "–",
+    )  # fmt: skip
+    assert page.all_text["pre"][0] == "./run_training.sh \\ --dataset 'my pictures' \\ --seed 7"
+    assert page.all_text["pre"][1].startswith("accelerate launch")
+
+
+def test_the_page_of_a_run_that_goes_on_says_so_and_loads_itself_anew(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "metrics.jsonl").write_text(metric(1) + metric(2))
+    target = tmp_path / "page.html"
+    write_report(tmp_path / "work", target, {"output_name": "car", "plan": {"steps": 40}})
+    page = Page(target)
+    assert page.all_text["h1"] == ["car"]
+    assert "This run is going on: step 2 of 40" in page.text
+    assert ("meta", "http-equiv", "refresh") in page.attributes
+    assert [path.name for path in (tmp_path / "work").iterdir()] == ["metrics.jsonl"]
 
 
 def test_samples_form_a_grid_of_checkpoint_and_prompt(finished: Path) -> None:
@@ -358,6 +459,7 @@ def test_sample_names_of_both_trainers(tmp_path: Path) -> None:
     assert found == [(False, 100, 0), (False, 100, 1), (False, 100, 2), (True, 3, 0)]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.text(st.characters(exclude_characters="\0"), min_size=0, max_size=20), min_size=1, max_size=4)
 )
@@ -373,6 +475,7 @@ def test_a_command_has_one_flag_a_line() -> None:
     assert command_text(None) == ""
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.floats(0, 1) | st.just(math.nan), min_size=1, max_size=300),
     st.integers(min_value=10, max_value=120),
@@ -389,6 +492,7 @@ def test_downsampling_keeps_ends_peaks_and_order(losses: list[float], most: int)
         assert (min(heights), max(heights)) == (min(finite), max(finite))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.floats(-1e6, 1e6), st.floats(1e-9, 1e6), st.integers(2, 9))
 def test_ticks_are_few_even_and_span_the_values(low: float, spread_of: float, count: int) -> None:
     found = ticks(low, low + spread_of, count)

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -170,6 +170,7 @@ def test_images_that_look_the_same_are_named_on_each_other_s_card(photos: Path, 
     assert "looks like cat cut.webp, cat small.jpg" in page.texts("span")
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from("aabbc"), max_size=12))
 def test_groups_are_the_same_in_any_order_and_hold_each_picture_once(kinds: list[str]) -> None:
     colours = {"a": "red", "b": "green", "c": "blue"}
@@ -387,6 +388,7 @@ def test_ordinary_lists_are_not_called_repetitive(text: str) -> None:
     assert not checks.is_repetitive(text)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(max_size=300))
 def test_any_text_can_be_checked(text: str) -> None:
     assert checks.is_repetitive(f"{text}\none two three four. {text}\none two three four.")

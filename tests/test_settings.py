@@ -34,7 +34,7 @@ DEFAULTS = {
     "max_data_loader_n_workers": 8, "persistent_data_loader_workers": False, "save_every_n_steps": None,
     "save_every_n_epochs": None, "save_last_n_steps": None, "save_state": False, "resume": None,
     "sample_prompts": None, "sample_every_n_steps": None, "logging_dir": None, "log_with": None,
-    "output_name": None,
+    "output_name": None, "sample_at_first": False, "validation_split": 0.0, "validate_every_n_steps": None,
 }  # fmt: skip
 """Read in sd-scripts 48d368f, library/train_util.py and train_network.py."""
 
@@ -50,7 +50,8 @@ def test_defaults_are_upstreams_and_no_flag_is_missing_or_extra() -> None:
     settings = parse(NEEDED)
     names = {field.name for field in dataclasses.fields(TrainerSettings)}
     given = {"pretrained_model_name_or_path", "dataset_config", "output_dir", "network_module"}
-    assert names == DEFAULTS.keys() | given
+    ours = {"validation_data_dir"}
+    assert names == DEFAULTS.keys() | given | ours
     assert {name: getattr(settings, name) for name in DEFAULTS} == DEFAULTS
     assert (settings.name, settings.rank, settings.optimizer) == ("last", 4, "AdamW")
 

@@ -55,4 +55,4 @@ def _time_words(prepared: Prepared, machine: Machine) -> str:
 
 
 def _cpu_seconds(prepared: Prepared, machine: Machine) -> float:
-    return estimate.cpu_seconds(machine.load, prepared.plan.steps, cpu_threads(machine.hardware))
+    return estimate.cpu_seconds(machine.load, prepared.plan.steps, cpu_threads(machine))

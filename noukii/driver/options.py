@@ -157,7 +157,9 @@ def _from_record(record: dict[str, Any]) -> Options:
         values["extra"] = tuple(values.get("extra", ()))
         for key in ("base_model", "sample_prompts"):
             values[key] = Path(values[key]) if values.get(key) else None
-        return Options(**values)
+        found = Options(**values)
+        _ = found.validation_share, found.validation_folder  # ValueError where it is neither
+        return found
     except (TypeError, ValueError):
         return Options()
 

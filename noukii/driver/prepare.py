@@ -286,9 +286,15 @@ def _whole(text: str | None) -> int:
     return int(text) if text is not None and text.isdecimal() else 0
 
 
-def cpu_threads(found: hardware.Hardware) -> int:
-    """Return how many threads compute where there is no GPU: all cores, or what OMP_NUM_THREADS says."""
-    return _whole(os.environ.get("OMP_NUM_THREADS")) or found.cpu_count
+def cpu_threads(machine: Machine) -> int:
+    """Return how many threads compute where there is no GPU: all cores, or what OMP_NUM_THREADS says.
+
+    A toy model's layers are too small to be shared out: a second core adds a fifth, and where it has other
+    work to do, each layer waits for it.
+    """
+    if asked := _whole(os.environ.get("OMP_NUM_THREADS")):
+        return asked
+    return 1 if machine.load.base_model_bytes < estimate.TOY_MODEL_BYTES else machine.hardware.cpu_count
 
 
 def draw_seed() -> int:
@@ -324,7 +330,7 @@ def trainer_call(
         gradient_checkpointing=machine.gradient_checkpointing
         and "--gradient_checkpointing" not in options.extra,
         cpu=not machine.hardware.has_gpu,
-        threads=1 if machine.hardware.has_gpu else cpu_threads(machine.hardware),
+        threads=1 if machine.hardware.has_gpu else cpu_threads(machine),
         steps=options.steps,
         epochs=options.epochs,
         rank=options.rank,

@@ -34,6 +34,7 @@ def repeat_command(options: Options) -> list[str]:
         ("--precision", options.precision),
         ("--gradient-checkpointing", options.gradient_checkpointing),
         ("--max-token-length", options.max_token_length),
+        ("--tag-dropout", options.tag_dropout or None),
         ("--validation", _validation(options)),
         ("--save-every", options.save_every),
         ("--sample-every", options.sample_every),

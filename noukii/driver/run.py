@@ -422,9 +422,9 @@ class _Run:
             print(f"  lowest validation loss: {printable(named.name)} ({named.validation_loss:.4f})")
         print(f"  images: {_counts(self.prepared.plan)}")
         print(f"  report: {printable(result / 'report.html')}    log: {printable(result / LOG_NAME)}")
-        keyword = self.prepared.data_sets[0].keyword
+        keywords = dict.fromkeys(one.keyword for one in self.prepared.data_sets)
         print("  use it: copy the file into models/Lora (A1111, Forge) or models/loras (ComfyUI);")
-        print(f"          prompt: <lora:{printable(lora.stem)}:1> {printable(keyword)}")
+        print(f"          prompt: <lora:{printable(lora.stem)}:1> {' or '.join(map(printable, keywords))}")
 
 
 def _contents(*paths: Path) -> dict[Path, bytes]:

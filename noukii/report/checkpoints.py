@@ -26,7 +26,7 @@ class Checkpoint:
 
 
 def checkpoints(files: RunFiles) -> list[Checkpoint]:
-    """Return the LoRA files of a run in their order, the finished one last."""
+    """Return the LoRA files of a run by step, the finished one last."""
     values = {metric.step: metric.validation_loss for metric in files.metrics}
     found = []
     for path, size in files.checkpoints:
@@ -36,7 +36,7 @@ def checkpoints(files: RunFiles) -> list[Checkpoint]:
         value = values.get(step) if step is not None else None
         usable = value is not None and math.isfinite(value)
         found.append(Checkpoint(path.name, label, size, step, value if usable else None, is_final))
-    return found
+    return sorted(found, key=lambda one: (one.is_final, one.step if one.step is not None else -1))
 
 
 def best(saved: Sequence[Checkpoint]) -> Checkpoint | None:

@@ -86,6 +86,7 @@ def write_report(run_folder: Path, page: Path | None = None, running: RunFacts |
         ThumbnailSpool(_PICTURE_BYTES, len(files.samples)) as spool,
         ThumbnailSpool(_DATA_BYTES, max(count_images(files), 60), _DATA_SIDE) as small,
     ):
+        data = [] if running is not None else review_data(files, cues, small)
         return write_page(
             page or run_folder / PAGE,
             "report.html",
@@ -95,7 +96,7 @@ def write_report(run_folder: Path, page: Path | None = None, running: RunFacts |
             risen=best is not None and saved_loras.has_risen(best, files.metrics),
             validation_chart=validation_chart(files.metrics, best),
             measured=[metric for metric in files.metrics if metric.validation_loss is not None],
-            data=[] if running is not None else review_data(files, cues, small),
+            data=data,
             flags={flag.key: flag for flag in FLAGS},
             small_picture=small.data_uri,
             every_setting=summary.every_setting(files.run),
@@ -116,7 +117,7 @@ def write_report(run_folder: Path, page: Path | None = None, running: RunFacts |
             buckets=run_data.bucket_rows(files),
             warnings=run_data.warnings(files),
             skipped=run_data.skipped_files(files),
-            cues=cues,
+            cues=[] if data else cues,
             settings=summary.settings(files),
             made_with=summary.made_with(files.run),
             checkpoints=saved,

@@ -118,9 +118,12 @@ def skipped_files(files: RunFiles) -> list[tuple[str, str]]:
 
 def _planned_row(data_set: dict[str, object]) -> DataSetRow:
     found, used = whole(data_set.get("found")), whole(data_set.get("used"))
+    held_out = len(dicts(data_set.get("held_out")))
     notes = []
-    if found is not None and used is not None and found != used:
-        notes.append(f"{used} of {found} files used")
+    if found is not None and used is not None and found != used + held_out:
+        notes.append(f"{used + held_out} of {found} files used")
+    if held_out:
+        notes.append(f"{held_out} more held out")
     if source := data_set.get("repeats_from"):
         notes.append(f"repeats: {source}")
     return DataSetRow(

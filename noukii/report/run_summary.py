@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from noukii.report.caption_records import whole
-from noukii.report.readable import moment
+from noukii.report.readable import counted, moment, percent
 from noukii.report.run_data import dicts
 from noukii.report.run_files import Metric, RunFiles, smoothed
 
@@ -191,7 +191,8 @@ def _validation(run: Mapping[str, object]) -> str:
         return f"the folder {PurePath(str(folder)).name}"
     count = sum(len(dicts(data_set.get("held_out"))) for data_set in dicts(plan.get("data_sets")))
     share = plan.get("validation")
-    return f"{count} images ({share:.0%} of each data set)" if count and isinstance(share, float) else ""
+    known = count and isinstance(share, float)
+    return f"{counted(count, 'image')} ({percent(share)} of each data set)" if known else ""
 
 
 def _config_settings(config: Mapping[str, object]) -> list[tuple[str, str]]:

@@ -18,6 +18,7 @@ from noukii.trainer.job import Job
 from noukii.trainer.lora import LoraMismatch, LoraNetwork, create_network
 from noukii.trainer.one_batch import DTYPES, encode_captions
 from noukii.trainer.optimizer import make_optimizer, make_scheduler
+from noukii.trainer.small_convs import quicken
 from noukii.trainer.text_encoding import clip_layers
 from noukii.trainer.workers import Workers
 
@@ -77,6 +78,8 @@ def network_and_text(
             text.forget_encoder()
             model.text_encoder = None
             empty_gpu_cache(workers.device)
+    if workers.device.type == "cpu":
+        quicken(model.unet)
     network = create_network(
         model.unet if settings.trains_unet else None,
         model.text_encoder if settings.trains_text_encoder else None,

@@ -27,4 +27,4 @@ echo '== format and lint'
 echo '== shellcheck'
 "$bin/shellcheck" -x ./*.sh scripts/*.sh .ci/run
 echo '== tests'
-exec "$NOUKII_PYTHON" -m pytest -n "${NOUKII_TEST_PROCESSES:-2}" --dist loadgroup -m "$marker" ${arguments[@]+"${arguments[@]}"}
+exec "$NOUKII_PYTHON" -m pytest -n "${NOUKII_TEST_PROCESSES:-2}" --dist loadfile --no-loadscope-reorder -m "$marker" ${arguments[@]+"${arguments[@]}"}

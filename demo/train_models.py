@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 STAGES = ("sight", "captioner", "vae", "decoder", "text", "diffusion")
-STEPS = {"sight": 3000, "captioner": 3400, "vae": 1000, "decoder": 1500, "text": 1200, "diffusion": 5400}
+STEPS = {"sight": 3000, "captioner": 3400, "vae": 1000, "decoder": 1500, "text": 1800, "diffusion": 6100}
 
 
 def main() -> None:

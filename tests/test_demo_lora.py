@@ -18,8 +18,6 @@ from demo.recipe import REPEATS, TRAINING_FLAGS
 CHECKOUT = Path(__file__).resolve().parent.parent
 PROMPTS = [world.CONCEPT, "a small red square at the top on a grey background"]
 
-pytestmark = pytest.mark.xdist_group("the demo's LoRA")  # trained once, for all tests of this file
-
 
 def command(home: Path, script: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(

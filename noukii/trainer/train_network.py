@@ -35,6 +35,9 @@ def main(arguments: list[str]) -> int:
     from noukii.quiet import prepare_libraries
 
     prepare_libraries()
+    # transformers and diffusers import scipy where they find it, for losses and samplers that are not used
+    # here: a second of every start. None means that there is no such package.
+    sys.modules.setdefault("scipy", None)  # type: ignore[arg-type]
     from noukii.trainer.loop import train
 
     try:

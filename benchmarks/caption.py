@@ -47,14 +47,16 @@ class Worker:
         self.loaded = time.monotonic() - self.child.began
 
     def describe(self, images: Sequence[Path], tokens: int) -> dict[str, Any]:
-        """Return seconds, texts and token counts of one turn."""
+        """Return seconds, processor time, texts and token counts of one turn."""
+        before = measuring.cpu_seconds(self.child.process.pid)
         job = {"images": [str(path) for path in images], "tokens": tokens, "question": QUESTION}
         assert self.child.process.stdin is not None
         self.child.process.stdin.write(json.dumps(job) + "\n")
         self.child.process.stdin.flush()
-        return self._answer()
+        answer = self._answer()
+        return {**answer, "cpu": measuring.cpu_seconds(self.child.process.pid) - before}
 
-    def close(self) -> measuring.Memory:
+    def close(self) -> measuring.Usage:
         """End the process; returns the most memory that it had."""
         assert self.child.process.stdin is not None
         self.child.process.stdin.close()
@@ -193,7 +195,8 @@ def main() -> None:
     peak = measuring.ceiling(dtype) if device == "cpu" else {}
 
     seconds: dict[str, list[float]] = {"noukii": [], name: []}
-    memory: dict[str, measuring.Memory] = {}
+    cpu: dict[str, list[float]] = {"noukii": [], name: []}
+    memory: dict[str, measuring.Usage] = {}
     workers: dict[str, Worker] = {}
     found: dict[str, dict[str, Any]] = {}
     known: dict[str, dict[str, Any]] = {}
@@ -209,6 +212,7 @@ def main() -> None:
                 answers = [workers[label].describe([image], args.tokens) for image in images]
             answer = {
                 "seconds": sum(one["seconds"] for one in answers),
+                "cpu": sum(one["cpu"] for one in answers),
                 "texts": [text for one in answers for text in one["texts"]],
                 "tokens": [count for one in answers for count in one["tokens"]],
                 **{key: one[key] for one in answers for key in ("prompt", "gpu_bytes") if key in one},
@@ -217,6 +221,7 @@ def main() -> None:
             if set(answer["tokens"]) != {args.tokens}:
                 print(f"! {label}: {answer['tokens']} tokens; the comparison wants {args.tokens} of each")
             seconds[label].append(answer["seconds"] / len(images))
+            cpu[label].append(answer["cpu"] / len(images))
             print(f"turn {turn + 1}: {label}: {seconds[label][-1]:.2f} s an image", flush=True)
             if args.reload:
                 memory[label] = workers.pop(label).close()
@@ -236,6 +241,7 @@ def main() -> None:
                 "s/image": measuring.spread(times),
                 "images/min": f"{60 / each:.2f}",
                 "ratio": f"{reference / each:.2f}",
+                "CPU s/image": measuring.spread(cpu[label]),
                 "share of the ceiling": f"{work * 1e12 / each / peak['flops']:.0%}" if peak else "",
                 "own memory": measuring.gigabytes(memory[label].own),
                 "resident": measuring.gigabytes(memory[label].resident),

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import resource
 import shlex
 import signal
 import statistics
@@ -91,22 +92,24 @@ def ceiling(dtype: str = "float32") -> dict[str, float]:
 
 
 @dataclass
-class Memory:
+class Usage:
     """The most that a process and all its children had, in bytes; 0 where the system does not say.
 
     own: the sum over them of what belongs to them alone. resident: of the largest process, the pages of
     mapped files counted, which the system takes back when it needs them (what the driver's report shows).
+    cpu_seconds: processor time of all of them; does not grow where the disk or other jobs are waited for.
     """
 
     own: int = 0
     resident: int = 0
+    cpu_seconds: float = 0.0
 
 
 class Watched:
     """A child in a session of its own, whose memory is looked at twenty times a second."""
 
     def __init__(self, command: Sequence[str | os.PathLike[str]], **options: Any) -> None:
-        self.memory = Memory()
+        self.memory = Usage()
         self.began = time.monotonic()
         self.process = subprocess.Popen(
             [os.fspath(word) for word in command], start_new_session=True, **options
@@ -155,6 +158,15 @@ def family(pid: int) -> Iterable[int]:
         yield from family(int(child))
 
 
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time of `pid` and its descendants, ended ones too; 0 where unknown."""
+    ticks = 0
+    for one in family(pid):
+        fields = _read(f"/proc/{one}/stat").rpartition(")")[2].split()
+        ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def _kilobytes(status: str, field: str) -> int:
     found = re.search(rf"{field}:\s+(\d+) kB", status)
     return int(found[1]) if found else 0
@@ -167,11 +179,14 @@ def _read(path: str) -> str:
         return ""
 
 
-def run_timed(command: Sequence[str | os.PathLike[str]], **options: Any) -> tuple[float, Memory, int]:
-    """Run a command to its end, its output thrown away; returns seconds, memory, exit code."""
+def run_timed(command: Sequence[str | os.PathLike[str]], **options: Any) -> tuple[float, Usage, int]:
+    """Run a command to its end, its output thrown away; returns seconds, usage, exit code."""
     options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **options}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     child = Watched(command, **options)
     code = child.wait()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    child.memory.cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return time.monotonic() - child.began, child.memory, code
 
 

@@ -128,7 +128,7 @@ def measure_staging(work: Path, counts: Sequence[int]) -> list[dict[str, object]
     return rows
 
 
-def _checked(command: Sequence[str], env: dict[str, str], work: Path) -> tuple[float, measuring.Memory, int]:
+def _checked(command: Sequence[str], env: dict[str, str], work: Path) -> tuple[float, measuring.Usage, int]:
     with open(work / "last.log", "wb") as log:
         found = measuring.run_timed(command, env=env, cwd=work, stdout=log, stderr=log)
     if found[2]:
@@ -136,12 +136,13 @@ def _checked(command: Sequence[str], env: dict[str, str], work: Path) -> tuple[f
     return found
 
 
-def _row(count: int, found: Sequence[tuple[float, measuring.Memory, int]]) -> dict[str, object]:
+def _row(count: int, found: Sequence[tuple[float, measuring.Usage, int]]) -> dict[str, object]:
     seconds = [each[0] for each in found]
     return {
         "images": count,
         "seconds": measuring.spread(seconds, 1),
         "ms per image": f"{1000 * measuring.median(seconds) / count:.1f}",
+        "CPU ms per image": f"{1000 * measuring.median(one[1].cpu_seconds for one in found) / count:.1f}",
         "own memory": f"{max(each[1].own for each in found) / 1e6:.0f} MB",
         "resident": f"{max(each[1].resident for each in found) / 1e6:.0f} MB",
     }

@@ -45,8 +45,9 @@ class Variant:
     name: str
     flags: tuple[str, ...]
     steps: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
-    memory: measuring.Memory = field(default_factory=measuring.Memory)
+    memory: measuring.Usage = field(default_factory=measuring.Usage)
     estimate: float = 0.0
     losses: list[float] = field(default_factory=list)
     precision: str = ""
@@ -66,21 +67,25 @@ def run(variant: Variant, home: Path, common: Sequence[str], steps: int) -> None
     """Train once and note when each step ended."""
     name = f"bench{time.monotonic_ns()}"
     ended: dict[int, float] = {}
+    used: dict[int, float] = {}
     outputs = home / "kohya_ss" / "outputs" / name
     shown = re.compile(rf"steps:[^\r\n]*?\b(\d+)/{steps} \[")
+
+    def saw(number: int, now: float) -> None:
+        if number and number not in ended:
+            ended[number], used[number] = now, measuring.cpu_seconds(child.process.pid)
 
     def look() -> None:
         now = time.monotonic()
         for path in outputs.glob("**/metrics.jsonl"):
             for line in path.read_text(encoding="utf-8").splitlines():
                 try:
-                    ended.setdefault(int(json.loads(line)["step"]), now)
+                    saw(int(json.loads(line)["step"]), now)
                 except ValueError:  # half a line
                     break
         for path in outputs.glob("**/train.log"):
             for number in shown.findall(path.read_text(encoding="utf-8", errors="replace")):
-                if int(number):
-                    ended.setdefault(int(number), now)
+                saw(int(number), now)
 
     log = home / "last.log"
     with open(log, "wb") as stream:
@@ -97,6 +102,7 @@ def run(variant: Variant, home: Path, common: Sequence[str], steps: int) -> None
         raise SystemExit(f"{variant.name}: {len(times)} of {steps} steps were seen; see {log}")
     each = [later - earlier for earlier, later in pairwise(times)]
     variant.steps += each
+    variant.cpu += [later - earlier for earlier, later in pairwise(used[number] for number in sorted(used))]
     variant.starts.append(times[0] - child.began - measuring.median(each))
     variant.memory.own = max(variant.memory.own, child.memory.own)
     variant.memory.resident = max(variant.memory.resident, child.memory.resident)
@@ -215,6 +221,7 @@ def main() -> None:
                 "precision": variant.precision,
                 "s/step": measuring.spread(variant.steps),
                 "speed": f"{reference / each:.2f}",
+                "CPU s/step": measuring.spread(variant.cpu),
                 "start to first step, s": measuring.spread(variant.starts, 1),
                 "TFLOP/step": f"{work / 1e12:.3f}",
                 "share of the ceiling": share,

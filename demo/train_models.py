@@ -1,6 +1,6 @@
 """Make the demo's two models from nothing: `python demo/train_models.py --stage all`.
 
-Seeded, on two CPU cores in under two hours. A stage saves its state under .cache/demo every few minutes and
+Seeded; demo/README.md has the times. A stage saves its state under .cache/demo every few minutes and
 continues there when it is started again; `captioner` and `vae` are independent and may run side by side.
 """
 

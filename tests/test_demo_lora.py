@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from demo import measure, sheet, world
-from demo.draw_concept import draw_concept
-from demo.recipe import REPEATS, TRAINING_FLAGS
+from demo.draw_concept import draw_concept, draw_ordinary
+from demo.recipe import ORDINARY_REPEATS, REPEATS, TRAINING_FLAGS
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PROMPTS = [world.CONCEPT, "a small red square at the top on a grey background"]
@@ -38,10 +38,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with the concept drawn, captioned and trained by the commands of the demo."""
     home = tmp_path_factory.mktemp("demo home")
     draw_concept(home / "my pictures")
-    command(
-        home, "run_captioning.sh", home / "my pictures", world.CONCEPT,
-        "--model", "demo", "--repeats", str(REPEATS),
-    )  # fmt: skip
+    draw_ordinary(home / "ordinary pictures")
+    for folder, word, repeats in (
+        ("my pictures", world.CONCEPT, REPEATS),
+        ("ordinary pictures", "picture", ORDINARY_REPEATS),
+    ):
+        command(home, "run_captioning.sh", folder, word, "--model", "demo", "--repeats", str(repeats))
     command(home, "run_training.sh", "--output-name", "zorb", *TRAINING_FLAGS)
     return home
 

@@ -461,13 +461,21 @@ def test_sample_names_of_both_trainers(tmp_path: Path) -> None:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.lists(st.text(st.characters(exclude_characters="\0"), min_size=0, max_size=20), min_size=1, max_size=4)
+    st.lists(
+        st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=0, max_size=20),
+        min_size=1,
+        max_size=4,
+    )
 )
 @example(["caf\udce9", "tab\there", ""])
 def test_a_shell_reads_the_command_as_it_was(words: list[str]) -> None:
     text = "printf '%s\\0' " + " ".join(map(shell_word, words))
     done = subprocess.run(["bash", "-c", text], capture_output=True, check=True)
     assert done.stdout.split(b"\0")[:-1] == [os.fsencode(word) for word in words]
+
+
+def test_a_damaged_record_gives_a_command_all_the_same() -> None:
+    assert shell_word("\udd00x") == shell_word("?x")
 
 
 def test_a_command_has_one_flag_a_line() -> None:

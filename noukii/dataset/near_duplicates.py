@@ -97,6 +97,8 @@ def groups(fingerprints: Sequence[Fingerprint | None]) -> list[list[int]]:
 
     A picture belongs to a group if it is like any one in it. None (no picture) is like nothing.
     """
+    import numpy
+
     leader = list(range(len(fingerprints)))
 
     def lead(place: int) -> int:
@@ -105,10 +107,13 @@ def groups(fingerprints: Sequence[Fingerprint | None]) -> list[list[int]]:
         return place
 
     there = [(place, one) for place, one in enumerate(fingerprints) if one is not None]
+    hashes = numpy.frombuffer(b"".join(one.bits.to_bytes(16, "big") for _, one in there), dtype=numpy.uint64)
+    hashes = hashes.reshape(-1, 2)
     for number, (place, one) in enumerate(there):
-        for earlier, other in there[:number]:
-            if (one.bits ^ other.bits).bit_count() > MOST_BITS:
-                continue  # the cheap question first: there are as many pairs as half the square
+        # The cheap question first, to all at once: there are as many pairs as half the square.
+        differing = numpy.bitwise_count(hashes[:number] ^ hashes[number]).sum(axis=1)
+        for candidate in numpy.flatnonzero(differing <= MOST_BITS):
+            earlier, other = there[candidate]
             if lead(earlier) != lead(place) and alike(other, one):
                 leader[lead(place)] = lead(earlier)
     found: dict[int, list[int]] = {}

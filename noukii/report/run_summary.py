@@ -155,7 +155,11 @@ def command_text(command: object) -> str:
 
 
 def shell_word(word: str) -> str:
-    """Return `word` so that bash reads it as one word again."""
+    """Return `word` so that bash reads it as one word again.
+
+    Half characters that stand for no byte come from damaged records alone; they become question marks.
+    """
+    word = re.sub("[\ud800-\udc7f\udd00-\udfff]", "?", word)
     plain = word.encode("utf-8", "surrogateescape")
     if any(char < " " or "\x7f" <= char < "\xa0" or "\ud800" <= char < "\ue000" for char in word):
         escaped = "".join(

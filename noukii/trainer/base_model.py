@@ -8,6 +8,7 @@ from the mapped file and cast at once, so memory holds one copy in the wanted dt
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,9 @@ PREFIXES = {
 }
 NOT_NEEDED = ("position_ids", "logit_scale", "text_projection", "text_projection.weight")
 """Left over from CLIP in some files; the text encoder computes without them."""
+
+GROUP_VALUES = 32_000_000
+"""Read from a single file at a time: 128 MB in float32."""
 
 
 @dataclass
@@ -123,27 +127,42 @@ def _from_single_file(files: BaseModelFiles, part: str, dtype: torch.dtype) -> n
         model = _empty_model(part)
     with safe_open(str(files.path), framework="pt") as file:
         names = _renamed(list(file.keys()), part, model)
-        wanted = model.state_dict()
-        _check_missing(files.path, part, wanted.keys() - names.keys())
-        tensors = {}
-        for ours in wanted:
-            theirs = names[ours]
-            value = file.get_tensor(theirs)
-            if (
-                value.ndim > wanted[ours].ndim
-            ):  # the VAE's attention: 1×1 convolutions in the file, Linear here
-                value = value.flatten(1)
-            if value.shape != wanted[ours].shape:
-                raise InputError(
-                    files.path,
-                    f"tensor {theirs} is {list(value.shape)}, Stable Diffusion 1.5 has "
-                    f"{list(wanted[ours].shape)}",
-                    NEXT_STEP,
-                )
-            # a copy even where the dtype is the same: a mapped file that is moved away would end the process
-            tensors[ours] = value.to(dtype, copy=True)
+    wanted = model.state_dict()
+    _check_missing(files.path, part, wanted.keys() - names.keys())
+    tensors: dict[str, Tensor] = {}
+    for group in _groups(wanted):
+        # The file is mapped anew for each group: what was read of it counts as ours while it stays mapped.
+        with safe_open(str(files.path), framework="pt") as file:
+            for ours in group:
+                value = file.get_tensor(names[ours])
+                if value.ndim > wanted[ours].ndim:
+                    value = value.flatten(1)  # the VAE's attention: 1×1 convolutions there, Linear here
+                if value.shape != wanted[ours].shape:
+                    raise InputError(
+                        files.path,
+                        f"tensor {names[ours]} is {list(value.shape)}, Stable Diffusion 1.5 has "
+                        f"{list(wanted[ours].shape)}",
+                        NEXT_STEP,
+                    )
+                # a copy even where the dtype is the same: a mapped file that is moved away would end the process
+                tensors[ours] = value.to(dtype, copy=True)
+                del value
     model.load_state_dict(tensors, strict=True, assign=True)
     return model
+
+
+def _groups(wanted: dict[str, Tensor]) -> Iterator[list[str]]:
+    """Yield the names in groups of about GROUP_VALUES values."""
+    group: list[str] = []
+    size = 0
+    for name, value in wanted.items():
+        group.append(name)
+        size += value.numel()
+        if size >= GROUP_VALUES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def _empty_model(part: str) -> nn.Module:

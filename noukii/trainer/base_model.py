@@ -144,7 +144,7 @@ def _from_single_file(files: BaseModelFiles, part: str, dtype: torch.dtype) -> n
                         f"{list(wanted[ours].shape)}",
                         NEXT_STEP,
                     )
-                # a copy even where the dtype is the same: a mapped file that is moved away would end the process
+                # a copy even where the dtype is the same: a mapped file that is moved away ends the process
                 tensors[ours] = value.to(dtype, copy=True)
                 del value
     model.load_state_dict(tensors, strict=True, assign=True)

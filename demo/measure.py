@@ -25,13 +25,14 @@ STEPS, GUIDANCE, AT_A_TIME = 25, 4.0, 16
 
 def captioner(count: int = 200, seed: int = 54321) -> dict[str, tuple[int, int]]:
     """Return {kind of attribute: (right, named)} for captions of `count` unseen scenes."""
+    import torch
     from PIL import Image
 
     from noukii.captioning.describe import describe
     from noukii.captioning.janus import load
     from noukii.captioning.janus_files import check_model
 
-    janus = load(check_model(MODELS / "janus"), "cpu", _float32())
+    janus = load(check_model(MODELS / "janus"), "cpu", torch.float32)
     random = np.random.default_rng(seed)
     scenes = [world.random_scene(random) for _ in range(count)]
     totals = dict.fromkeys(wording.KINDS, (0, 0))
@@ -119,7 +120,7 @@ def pipeline(lora: Path | None = None) -> Any:
     torch.set_num_threads(1)  # the toy's layers are too small to be shared out
 
     pipe = StableDiffusionPipeline.from_pretrained(
-        MODELS / "sd", torch_dtype=_float32(), local_files_only=True
+        MODELS / "sd", torch_dtype=torch.float32, local_files_only=True
     )
     pipe.set_progress_bar_config(disable=True)
     if lora:
@@ -137,12 +138,6 @@ def save_sheet(pictures: Sequence[np.ndarray], path: Path, columns: int = 8, zoo
     whole = np.concatenate(rows, 0)
     size = (whole.shape[1] * zoom, whole.shape[0] * zoom)
     Image.fromarray(whole).resize(size, Image.Resampling.NEAREST).save(path)
-
-
-def _float32() -> Any:
-    import torch
-
-    return torch.float32
 
 
 def main() -> None:

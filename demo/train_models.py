@@ -12,8 +12,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-STAGES = ("sight", "captioner", "vae", "decoder", "text", "diffusion")
-STEPS = {"sight": 3000, "captioner": 3400, "vae": 1000, "decoder": 1500, "text": 1800, "diffusion": 6100}
+STAGES = ("sight", "captioner", "vae", "text", "diffusion")
+STEPS = {"sight": 3000, "captioner": 3400, "vae": 1000, "text": 1800, "diffusion": 6100}
 
 
 def main() -> None:

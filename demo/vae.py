@@ -140,18 +140,13 @@ _ALL = (
 )
 
 
-def trained(*, decoder: bool = True) -> AutoencoderKL:
-    """Return the model as far as it is trained, its latents normalised.
-
-    With `decoder`, the decoder is that of the later stage if it ran.
-    """
+def trained() -> AutoencoderKL:
+    """Return the model as far as it is trained, its latents normalised."""
     weights = tools.averaged("vae", "vae")
     assert weights is not None, "the stage `vae` comes first"
     model = new_vae()
     model.load_state_dict(weights)
     normalise(model.eval())
-    if decoder and (better := tools.averaged("decoder", "decoder")):
-        model.load_state_dict(better, strict=False)
     return model.requires_grad_(False)
 
 

@@ -135,6 +135,14 @@ def test_a_validation_that_is_none_is_refused(value: str, reason: str) -> None:
     assert reason in str(refusal.value) and "next: " in str(refusal.value)
 
 
+@pytest.mark.parametrize("value", ["1", "-0.1", "nan", "half", ""])
+def test_a_tag_dropout_that_is_no_share_is_refused(value: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        parse([f"--tag-dropout={value}"])
+    assert "no share" in str(refusal.value) and "next: " in str(refusal.value)
+    assert parse(["--tag-dropout=0.5"]).tag_dropout == 0.5
+
+
 def test_kohya_s_trainer_refuses_validation_with_the_reason(
     run: Run, project_home: Path, tiny_base: Path
 ) -> None:

@@ -16,6 +16,7 @@ from PIL import Image
 
 from noukii import project
 from noukii.dataset.config_file import read_config
+from noukii.dataset.config_text import format_config
 from noukii.dataset.folders import DataSet, find_data_sets
 from noukii.dataset.plan import make_plan
 from noukii.dataset.samples import load_samples, steps_per_epoch
@@ -82,6 +83,15 @@ def test_the_trainer_sees_what_the_plan_said(project_home: Path, tmp_path: Path)
     assert [sample.caption for sample in sets[0].samples] == [
         image.caption.text for image in plan.sets[0].images
     ]
+
+
+def test_tag_dropout_is_written_in_kohya_s_words(project_home: Path, tmp_path: Path) -> None:
+    source = fill(tmp_path / "10_cat", "a.png", "b.png")
+    plan = make_plan(find_data_sets([], [source])[0], tag_dropout=0.5)
+    text = format_config(staged_config(plan, stage(plan)))
+    assert "keep_tokens = 1" in text and "caption_tag_dropout_rate = 0.5" in text
+    plain = make_plan(find_data_sets([], [source])[0])
+    assert "keep_tokens" not in format_config(staged_config(plain, stage(plain)))
 
 
 def test_an_earlier_run_of_ours_is_cleared(project_home: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from noukii.trainer.job import Job
 from noukii.trainer.lora import LoraMismatch, LoraNetwork, create_network
 from noukii.trainer.one_batch import DTYPES, encode_captions
 from noukii.trainer.optimizer import make_optimizer, make_scheduler
-from noukii.trainer.small_convs import quicken
+from noukii.trainer.packed_convs import pack
 from noukii.trainer.text_encoding import clip_layers
 from noukii.trainer.workers import Workers
 
@@ -78,8 +78,8 @@ def network_and_text(
             text.forget_encoder()
             model.text_encoder = None
             empty_gpu_cache(workers.device)
-    if workers.device.type == "cpu":
-        quicken(model.unet)
+    if workers.device.type == "cpu" and not settings.gradient_checkpointing:
+        pack(model.unet)  # with checkpointing, memory is short
     network = create_network(
         model.unet if settings.trains_unet else None,
         model.text_encoder if settings.trains_text_encoder else None,

@@ -330,10 +330,33 @@ class Trainer:
         torch.set_num_threads(1)
         more = ["--noise_offset=0.1", "--network_dropout=0.3", "--lr_scheduler=cosine", "--save_state",
                 "--save_every_n_steps=2", "--save_last_n_steps=4"]  # fmt: skip
+        flags = arguments(self.model, self.toml, self.root, *more, steps=12)
         if state := self._newest():
-            more += ["--resume", str(state)]
-        train(prepare_job(parse(arguments(self.model, self.toml, self.root, *more, steps=12))))
+            flags += ["--resume", str(state)]
+        elif left := sorted(self.root.glob("disc*.safetensors")):
+            self._refused(flags, left)
+        train(prepare_job(parse(flags)))
         return 0
+
+    def _refused(self, flags: list[str], left: list[Path]) -> None:
+        """Killed between the first checkpoint and its state: the next run names that LoRA and does not start.
+
+        Then do what a user does who wants the same name again: take the file away.
+        """
+        from noukii.errors import InputError
+        from noukii.trainer.job import prepare_job
+        from noukii.trainer.settings import parse
+
+        before = {path: path.read_bytes() for path in left}
+        try:
+            prepare_job(parse(flags))
+        except InputError as error:
+            assert str(left[0]) in str(error), error
+        else:
+            raise AssertionError("a run of the same name would have written over a LoRA")
+        assert before == {path: path.read_bytes() for path in left}
+        for path in left:
+            path.unlink()
 
     def _newest(self) -> Path | None:
         """The state that was saved last, as --resume of the driver finds it."""

@@ -18,6 +18,8 @@ from tiny_janus import make_tiny_janus
 
 import janus_pro_caption_core
 from noukii.captioning.manifest import MANIFEST, STATE
+from noukii.captioning.wording import training_caption
+from noukii.clip_tokens import ClipTokenizer
 from noukii.command_line import run_command
 
 CORE = Path(janus_pro_caption_core.__file__)
@@ -440,6 +442,64 @@ def test_captions_of_another_trigger_are_named(
     assert "2 captions do not begin with tom (--overwrite" in capsys.readouterr().out
     assert core(source, "tom", *wishes, "--overwrite") == 0
     assert "begin with" not in capsys.readouterr().out
+
+
+def say_to_all(monkeypatch: pytest.MonkeyPatch, model: Path, text: str) -> None:
+    """Let the model answer `text` for every picture, token by token, then end."""
+    import torch
+
+    from noukii.captioning import describe
+    from noukii.captioning.janus_files import check_model
+
+    tokenizer = check_model(model).tokenizer
+    ids = [*tokenizer.backend.encode(text, add_special_tokens=False).ids, tokenizer.eos_id]
+    places: list[int] = []
+
+    def choose(logits: torch.Tensor, **_: object) -> torch.Tensor:
+        places.append(len(places))
+        return torch.full((len(logits),), ids[places[-1] % len(ids)])
+
+    monkeypatch.setattr(describe, "choose", choose)
+
+
+LONG_ANSWER = "This image shows a red car. " + " ".join(
+    f"Beside it stands house number {number} — its door is {colour}, its roof is {colour}."
+    for number, colour in enumerate(["red", "blue", "green", "white", "black", "grey", "brown", "pink"] * 2)
+)
+
+
+def test_an_answer_ends_when_its_caption_is_full_and_goes_on_for_raw_captions(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, full, raw = images_of(1, tmp_path / "in"), tmp_path / "full", tmp_path / "raw"
+    wishes = ["--model", model, "--max-new-tokens", "2000"]
+    say_to_all(monkeypatch, model, LONG_ANSWER)
+    assert core(source, "kw", *wishes, "--raw-captions", "--output", raw) == 0
+    (whole,) = entries(raw)
+    assert (whole["raw"], whole["caption"], whole["finish_reason"]) == (LONG_ANSWER, LONG_ANSWER, "stop")
+    assert "ended early" not in capsys.readouterr().out
+
+    say_to_all(monkeypatch, model, LONG_ANSWER)
+    assert core(source, "kw", *wishes, "--output", full) == 0
+    (entry,) = entries(full)
+    assert entry["caption"] == training_caption(LONG_ANSWER, "kw", ClipTokenizer.bundled())
+    assert entry["finish_reason"] == "enough" and LONG_ANSWER.startswith(str(entry["raw"]))
+    assert int(str(entry["tokens"])) < int(str(whole["tokens"])) / 2
+    assert (
+        f"1 answer ended early, with a full caption: {entry['tokens']} tokens of" in capsys.readouterr().out
+    )
+
+    # a longer caption needs more of the answer than was asked for
+    (full / "0.txt").unlink()
+    say_to_all(monkeypatch, model, LONG_ANSWER)
+    assert core(source, "kw", *wishes, "--max-caption-tokens", "150", "--output", full) == 0
+    wanted = training_caption(LONG_ANSWER, "kw", ClipTokenizer.bundled(), 150)
+    assert (full / "0.txt").read_text(encoding="utf-8") == wanted and len(wanted) > len(str(entry["caption"]))
+    # and its own words are not its caption's
+    (full / "0.txt").unlink()
+    say_to_all(monkeypatch, model, LONG_ANSWER)
+    assert core(source, "kw", *wishes, "--raw-captions", "--output", full) == 0
+    assert (full / "0.txt").read_text(encoding="utf-8") == LONG_ANSWER
 
 
 @pytest.mark.parametrize("target", ["closed pipe", "full disk", "closed"])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noukii.captioning.repetition import without_loops
-from noukii.captioning.wording import finished_part, training_caption
+from noukii.captioning.wording import filling_part, finished_caption, finished_part, training_caption
 from noukii.clip_tokens import ClipTokenizer
 
 CLIP = ClipTokenizer.bundled()
@@ -1106,3 +1106,41 @@ def test_any_answer_becomes_a_caption(raw: str, keyword: str, limit: int) -> Non
 def test_a_word_is_never_cut(words: list[str]) -> None:
     caption = training_caption(", ".join(words), "sks", CLIP, 30)
     assert {word.lower() for word in caption.replace(",", "").split()[1:]} <= {word.lower() for word in words}
+
+
+SENTENCES = [
+    "The image shows a man in a red coat, who is standing in front of a shop window. ",
+    "Behind him, a dog (a small one, with a collar) sleeps on the pavement. ",
+    'A sign says "Open from 9 to 5", and Mr. Smith waves... ',
+    "The overall mood is calm and inviting. ",
+    "- Clothing: a long coat, a hat\n",
+    "## Background\n\n",
+    "天空是蓝色的。",
+    "Possibly it is raining! ",
+    "The dog, the dog, the dog, the dog. ",
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.sampled_from(SENTENCES) | st.text(max_size=30), min_size=1, max_size=14),
+    st.text(max_size=60),
+    st.sampled_from([75, 150]),
+)
+def test_more_text_changes_no_caption_that_is_full(parts: list[str], more: str, limit: int) -> None:
+    """What run_captioning.sh ends an answer by: at any later moment the caption would be the same."""
+    raw = "".join(parts)
+    full = filling_part(raw, "kw", CLIP, limit)
+    if full is None:
+        return
+    caption = training_caption(raw, "kw", CLIP, limit)
+    assert filling_part(raw + more, "kw", CLIP, limit) == full
+    assert finished_caption(raw + more, False, "kw", CLIP, limit) == caption
+    for end in range(len(full) + 1, len(raw), 7):
+        assert finished_caption(raw[:end], True, "kw", CLIP, limit) == caption
+
+
+def test_a_caption_is_full_only_by_what_is_kept_of_the_answer() -> None:
+    mood = "The overall atmosphere is serene and inviting, which evokes a sense of calm. " * 8
+    assert filling_part(mood + "A red car.", "kw", CLIP) is None
+    assert training_caption(mood + "A red car.", "kw", CLIP) == "kw, a red car."

@@ -47,6 +47,7 @@ def describe_all(
     options: CaptionOptions,
     stop: StopSignal,
     say: Callable[[str], None],
+    enough: Callable[[str], bool] | None = None,
 ) -> Iterator[Described]:
     """Yield the answer for each group, in order; ends early, within a token or two, if `stop` asks.
 
@@ -54,6 +55,7 @@ def describe_all(
         groups: items of the same content; each group is described once.
         prepare: writes what has to lie on the disk before the caption does, and returns the picture.
             Runs in another thread; UnusableImage skips the group.
+        enough: tells of an answer so far whether no more of it is wanted.
 
     Raises:
         RunError: a single image does not fit into memory.
@@ -97,6 +99,7 @@ def describe_all(
                             seed=options.seed,
                             rows=rows,  # constant, so that a caption's rounding is that of any other run
                             on_step=lambda _: stop.requested,
+                            enough=enough,
                         )
                     except OutOfMemory:
                         rows = _halved(rows, ready[0][0], say)

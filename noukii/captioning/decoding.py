@@ -70,6 +70,8 @@ class Row:
 
 Choose = Callable[[torch.Tensor, int], torch.Tensor]
 """(float32 logits [rows, vocabulary], step) -> token ids [rows]."""
+Enough = Callable[[Sequence[int]], bool]
+"""Token ids of one answer so far -> whether no more of it is wanted."""
 
 
 @torch.inference_mode()
@@ -83,6 +85,7 @@ def generate(
     choose: Choose,
     rows: int,
     on_step: Callable[[int], bool] | None = None,
+    enough: Enough | None = None,
 ) -> list[Row]:
     """Return the tokens of each picture; EOS is not among them.
 
@@ -130,6 +133,8 @@ def generate(
                 row.reason = "stop"
             else:
                 row.ids.append(token)
+                if enough is not None and enough(row.ids):
+                    row.reason = "enough"
         stopping = on_step is not None and on_step(step + 1)
         if stopping or step + 1 == max_new_tokens or all(row.reason for row in found):
             for row in found:

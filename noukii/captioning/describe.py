@@ -9,11 +9,14 @@ rounding, it can. `rows` keeps the number constant, and with it the rounding.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from noukii.captioning.janus import Janus
+from noukii.captioning.janus_tokenizer import JanusTokenizer
 from noukii.captioning.out_of_memory import OutOfMemory, is_out_of_memory
 from noukii.captioning.preprocess import pixel_values
 from noukii.captioning.seeded_sampling import choose, uniform
@@ -33,13 +36,20 @@ MAX_BATCH_CPU = 4
 STEADY_ROWS_GPU = 8
 STEADY_ROWS_CPU = 4
 """Decoding reads all weights for every token, so these many rows cost little more than one."""
+PART_MARK = re.compile(r"[.!?…。！？\n]")
+"""What a sentence or a line ends in; it is not worth looking closer without one."""
+HALF_A_CHARACTER = "\ufffd"
+"""Decoded from the first tokens of a character that takes several."""
 QUESTION_TOKENS = 256
 """Room for system sentence and question when a batch is sized before the question is known."""
 
 
 @dataclass(frozen=True)
 class RawCaption:
-    """The model's text as it is. `finish_reason`: stop (it ended), length (cut), stopped (by the user)."""
+    """The model's text as it is.
+
+    `finish_reason`: stop (it ended), length (cut), enough (no more was wanted), stopped (by the user).
+    """
 
     text: str
     finish_reason: str
@@ -58,6 +68,7 @@ def describe(
     seed: int,
     rows: int | None = None,
     on_step: Callable[[int], bool] | None = None,
+    enough: Callable[[str], bool] | None = None,
 ) -> list[RawCaption]:
     """Return one caption per image, in order.
 
@@ -65,6 +76,8 @@ def describe(
     belongs. `temperature` 0 is greedy. `rows` (at least the number of images) is the number of rows
     computed: give the same for every batch, a shorter last one too, and rounding is the same.
     `on_step(tokens)` is called after each token; if it returns true, generation ends early.
+    `enough(text)` is asked where a sentence or line of an answer has ended; if it returns true, that
+    answer ends.
 
     Raises InputError for a question or length that the model cannot take, RunError if the model
     gives NaN, OutOfMemory if the batch is too large.
@@ -100,6 +113,7 @@ def describe(
             choose=choose_tokens,
             rows=max(rows or 0, len(images)),
             on_step=on_step,
+            enough=None if enough is None else partial(_is_enough, janus.tokenizer, enough),
         )
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
@@ -109,6 +123,13 @@ def describe(
             torch.cuda.empty_cache()
         raise OutOfMemory(f"{len(images)} images at a time do not fit into the memory of {janus.device}")
     return [RawCaption(janus.tokenizer.decode(row.ids), row.reason, len(row.ids)) for row in found]
+
+
+def _is_enough(tokenizer: JanusTokenizer, enough: Callable[[str], bool], ids: Sequence[int]) -> bool:
+    """Ask `enough` of an answer's text where a part of it may have ended with the token before the last."""
+    if not PART_MARK.search(tokenizer.decode(ids[-2:])):
+        return False
+    return enough(tokenizer.decode(ids).rstrip(HALF_A_CHARACTER))
 
 
 def automatic_batch_size(janus: Janus, max_new_tokens: int) -> int:

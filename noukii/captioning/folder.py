@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from noukii.captioning import summary
 from noukii.captioning.janus_files import JanusFiles, check_model
-from noukii.captioning.manifest import HAND, Entry, Manifest, State
+from noukii.captioning.manifest import ENOUGH, HAND, Entry, Manifest, State
 from noukii.captioning.model_id import model_id
 from noukii.captioning.options import PROGRAM, CaptionOptions
 from noukii.captioning.summary import Tally
@@ -88,7 +88,7 @@ def _run(
         try:
             _write_known(options, work, writer, tokenizer, tally, stop)
             if janus is not None and not stop.requested:
-                _write_new(options, janus, groups, writer, tally, stop)
+                _write_new(options, janus, groups, writer, tokenizer, tally, stop)
         finally:
             writer.abandon(work.items)
     if stop.requested:
@@ -166,12 +166,14 @@ def _write_new(
     janus: Janus,
     groups: Sequence[Sequence[Item]],
     writer: Writer,
+    tokenizer: ClipTokenizer,
     tally: Tally,
     stop: StopSignal,
 ) -> None:
     """Have the model describe the images that have no caption yet."""
     from noukii.captioning.captioner import describe_all
     from noukii.captioning.preprocess import square
+    from noukii.captioning.wording import filling_part
 
     problems: dict[str, str] = {}
 
@@ -188,8 +190,12 @@ def _write_new(
             raise UnusableImage(problems[group[0].source])
         return picture
 
+    def is_full(text: str) -> bool:
+        return filling_part(text, options.keyword, tokenizer, options.max_caption_tokens) is not None
+
+    enough = None if options.raw_captions else is_full
     with Progress("captioning", sum(len(group) for group in groups), "images") as progress:
-        for described in describe_all(janus, groups, prepare, options, stop, progress.say):
+        for described in describe_all(janus, groups, prepare, options, stop, progress.say, enough):
             for item in described.items:
                 if described.answer is None or item.source in problems:
                     reason = problems.get(item.source, described.problem)
@@ -202,6 +208,9 @@ def _write_new(
                 )
                 _note_users_work(writer, item, entry, tally)
                 _count(options, entry, tally)
+                if answer.finish_reason == ENOUGH:
+                    tally.ended_early += 1
+                    tally.early_tokens += answer.tokens
             progress.advance(len(described.items))
 
 

@@ -18,6 +18,9 @@ from noukii import files
 
 MANIFEST = "captions.jsonl"
 STATE = ".noukii.json"
+
+ENOUGH = "enough"
+"""`finish_reason` of an answer that was ended because its caption was full."""
 HAND = "hand"
 """`finish_reason` of a caption that the user wrote and that we only took note of."""
 

@@ -35,6 +35,9 @@ class Tally:
     by_hand: list[str] = field(default_factory=list)
     older_settings: int = 0
     over_limit: list[str] = field(default_factory=list)
+    ended_early: int = 0
+    """Answers that were ended because their caption was full, and below the tokens they took."""
+    early_tokens: int = 0
     cut_off: list[str] = field(default_factory=list)
     wordless: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -117,6 +120,12 @@ def end_lines(tally: Tally, options: CaptionOptions, litter: int) -> list[str]:
     if tally.older_settings:
         lines.append(
             f"  {tally.older_settings} of them were made with other settings; --overwrite makes them again"
+        )
+    if tally.ended_early:
+        most = tally.ended_early * options.max_new_tokens
+        lines.append(
+            f"  {counted(tally.ended_early, 'answer')} ended early, with a full caption: "
+            f"{tally.early_tokens:,} tokens of at most {most:,} ({1 - tally.early_tokens / most:.0%} saved)"
         )
     limit = options.max_caption_tokens
     lines += names(f"  over {limit} CLIP tokens, the trainer would cut them", tally.over_limit)

@@ -28,8 +28,11 @@ from noukii.clip_tokens import ClipTokenizer
 LONGEST_TEXT = 8_000
 """Characters read of an answer: more than 225 tokens can spell (CLIP's longest has 32 characters)."""
 
-ENOUGH = 0.5
+LONG_SHARE = 0.5
 """A cut at the end of a sentence is taken if it uses this share of the tokens, else one at a clause."""
+
+PART_END = re.compile(r"[.!?…][\"'”’)*_\]]*\s+(?=\S)|[。！？]|\n\s*(?=\S)")
+"""Where a sentence or a line of an answer may be over, told by what is there and one character behind it."""
 
 STARTERS = {
     *(
@@ -89,7 +92,7 @@ def training_caption(raw: str, keyword: str, tokenizer: ClipTokenizer, max_token
     included, and is cut at the end of a sentence, else of a clause; only a word that is longer than a
     caption is cut inside. The description starts in lower case, unless it starts with a name or an
     abbreviation. Without a description the caption is the keyword alone. Making a caption of a caption
-    changes nothing.
+    changes nothing. Of `raw` nothing is read behind its `filling_part`.
 
     Raises ValueError for a keyword that is empty, not one printable line, or longer than `max_tokens`.
     """
@@ -98,12 +101,27 @@ def training_caption(raw: str, keyword: str, tokenizer: ClipTokenizer, max_token
     def fits(description: str) -> bool:
         return tokenizer.count(f"{keyword}, {description}") <= max_tokens
 
-    text = raw[:LONGEST_TEXT]
+    text = filling_part(raw, keyword, tokenizer, max_tokens) or raw[:LONGEST_TEXT]
     before = None
     while text != before:
         before = text
         text = _start_in_lower_case(_fitted(_description(text, keyword), fits))
     return f"{keyword}, {text}" if text else keyword
+
+
+def filling_part(raw: str, keyword: str, tokenizer: ClipTokenizer, max_tokens: int = 75) -> str | None:
+    """Return the shortest beginning of `raw`, up to the end of a sentence or line, that overfills a caption.
+
+    None if there is none. Whatever follows behind it, this part stays what it is, and the caption is made
+    of it alone: so once a model has written it, more text cannot change the caption.
+    """
+    for end in PART_END.finditer(raw[:LONGEST_TEXT]):
+        part = raw[: end.end()]
+        if tokenizer.count(part) < max_tokens // 2:  # rules remove much more than they add
+            continue
+        if tokenizer.count(f"{keyword}, {_description(part, keyword)}") > max_tokens:
+            return part
+    return None
 
 
 def _description(text: str, keyword: str) -> str:
@@ -117,6 +135,15 @@ def _description(text: str, keyword: str) -> str:
         text = without_loops(_tidy(plain_line(_without_keyword(text.strip(), keyword))))
         text = trim_end(_tidy(without_boilerplate(text)), was_cut=False)
     return text
+
+
+def finished_caption(
+    raw: str, broken_off: bool, keyword: str, tokenizer: ClipTokenizer, max_tokens: int = 75
+) -> str:
+    """Return the training caption of an answer that the limit of new tokens may have broken off."""
+    if broken_off and filling_part(raw, keyword, tokenizer, max_tokens) is None:
+        raw = finished_part(raw)
+    return training_caption(raw, keyword, tokenizer, max_tokens)
 
 
 def finished_part(raw: str) -> str:
@@ -171,7 +198,7 @@ def _fitted(text: str, fits: Callable[[str], bool]) -> str:
     for ends in (sentence_ends(text), clause_ends(text), phrase_ends(text)):
         cut = longest_that_fits(text, outside_brackets(text, ends), fits)
         best = max(best, cut, key=len)
-        if len(best) >= ENOUGH * len(whole) > 0:
+        if len(best) >= LONG_SHARE * len(whole) > 0:
             return best
     return best or whole or _first_words(text, fits)
 

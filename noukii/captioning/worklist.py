@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from noukii import files
-from noukii.captioning.manifest import HAND, Entry, Manifest, State, same_text
+from noukii.captioning.manifest import ENOUGH, HAND, Entry, Manifest, State, same_text
 from noukii.captioning.options import CaptionOptions
 from noukii.captioning.output_folder import OutputFolder, Stamp, fold, stamp
 from noukii.dataset.images import ImageInfo, UnusableImage, open_image, safe_stems
@@ -318,12 +318,13 @@ def _redone_from(options: CaptionOptions, state: State) -> int | None:
 
 
 def _answers(options: CaptionOptions, manifest: Manifest, redone_from: int | None) -> dict[str, Entry]:
-    settings = generation_settings(options)
+    settings, every_setting = generation_settings(options), caption_settings(options)
     return {
         entry.sha256: entry
         for entry in manifest.entries.values()
         if entry.finish_reason != HAND
-        and made_with(entry, settings)
+        # an answer that ended with its caption may be too short for another one
+        and made_with(entry, every_setting if entry.finish_reason == ENOUGH else settings)
         and (
             not options.overwrite or (redone_from is not None and manifest.places[entry.stem] >= redone_from)
         )

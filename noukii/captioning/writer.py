@@ -18,7 +18,7 @@ from noukii.captioning.manifest import HAND, MANIFEST, Entry, Manifest, State, s
 from noukii.captioning.options import CaptionOptions
 from noukii.captioning.output_folder import Beside, OutputFolder, Stamp, caption_now, stamp
 from noukii.captioning.own_files import OwnFiles
-from noukii.captioning.wording import finished_part, training_caption
+from noukii.captioning.wording import finished_caption
 from noukii.captioning.worklist import (
     DESCRIBE,
     KEEP,
@@ -255,8 +255,9 @@ class Writer:
                 return raw
             text = "".join(" " if unicodedata.category(char) in ("Cc", "Zl", "Zp") else char for char in raw)
             return " ".join(text.split())
-        text = finished_part(raw) if finish_reason == "length" else raw
-        return training_caption(text, options.keyword, self._tokenizer, options.max_caption_tokens)
+        return finished_caption(
+            raw, finish_reason == "length", options.keyword, self._tokenizer, options.max_caption_tokens
+        )
 
     def _theirs(self, item: Item) -> Beside | None:
         """Look again beside an image that is about to get its caption: is there one that we did not write?"""

@@ -45,6 +45,24 @@ def source(vae: torch.nn.Module | None, *, on_disk: bool = True, remember: bool 
     return LatentSource(vae, CPU, remember=remember, on_disk=on_disk, workers=2)
 
 
+def test_bfloat16_latents_are_near_and_kept_apart(model: Path, tmp_path: Path, project_home: Path) -> None:
+    vae, samples = vae_of(model), samples_in(tmp_path)
+    exact = source(vae)
+    exact.fill(samples)
+    exact_files = files_in(project_home)
+    mixed = LatentSource(vae, CPU, remember=True, on_disk=True, workers=2, bfloat16=True)
+    mixed.fill(samples)
+    assert len(files_in(project_home)) == 2 * len(exact_files), (
+        "one run's latents would be taken for the other's"
+    )
+    assert files_in(project_home).items() >= exact_files.items()
+    for sample in samples:
+        one, other = exact.posterior(sample, False).mean, mixed.posterior(sample, False).mean
+        assert not torch.equal(one, other)
+        assert (one - other).norm() < 0.03 * one.norm()
+        assert other.dtype == torch.float32
+
+
 def files_in(home: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in home.rglob("*.safetensors")}
 

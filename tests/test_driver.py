@@ -19,6 +19,8 @@ from PIL import Image
 from test_gather import GOOD
 from tiny_models import make_tiny_sd
 
+from noukii.driver.outputs import RECORD_NAME
+
 Result = subprocess.CompletedProcess  # for annotations
 
 SCRIPT_HEAD = f"#!/bin/sh\n'''exec' '{sys.executable}' \"$0\" \"$@\"\n' '''\n"
@@ -622,6 +624,8 @@ def test_a_stopped_run_is_gathered_and_resume_completes_it_under_its_name(driver
     assert answer.returncode == 0, answer.stderr
     state = Path(driver.value("--output_dir")) / "my cat-state"
     assert driver.value("--resume") == str(state)
+    record = json.loads((Path(driver.value("--output_dir")) / RECORD_NAME).read_text())
+    assert record["gradient_checkpointing"] == ("on" if "--gradient_checkpointing" in first else "off")
     at = driver.argv.index("--resume")
     assert driver.argv[:at] + driver.argv[at + 2 :] == first  # the same seed, steps, folders
     subsets = tomlkit.parse(driver.got["toml"]).unwrap()["datasets"][0]["subsets"]  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ CALL = launch.TrainerCall(
         "/home/me/my noukii/kohya_ss/venv/bin/python",
         "-I",
         "-m",
-        "accelerate.commands.accelerate_cli",
+        "accelerate.commands.launch",
     ),
     script=Path("/home/me/my noukii/kohya_ss/sd-scripts/train_network.py"),
     accelerate_config=Path("/out/accelerate.yaml"),
@@ -56,8 +56,7 @@ KOHYA_FLAGS = [
 
 def test_the_kohya_command_is_exactly_the_design_s():
     assert launch.command(CALL) == [
-        *("/home/me/my noukii/kohya_ss/venv/bin/python", "-I", "-m", "accelerate.commands.accelerate_cli"),
-        "launch",
+        *("/home/me/my noukii/kohya_ss/venv/bin/python", "-I", "-m", "accelerate.commands.launch"),
         *("--config_file", "/out/accelerate.yaml"),
         *("--num_processes", "1"),
         *("--num_machines", "1"),
@@ -73,7 +72,7 @@ def test_the_builtin_command_for_a_small_gpu_or_a_cpu():
     call = dataclasses.replace(
         CALL,
         trainer="builtin",
-        accelerate=("python", "-m", "accelerate.commands.accelerate_cli"),
+        accelerate=("python", "-m", "accelerate.commands.launch"),
         script=launch.BUILTIN_SCRIPT,
         precision="bf16",
         gradient_checkpointing=False,
@@ -91,7 +90,7 @@ def test_the_builtin_command_for_a_small_gpu_or_a_cpu():
         extra=("--lr_scheduler", "cosine", "--training_comment", "two words"),
     )
     assert launch.command(call) == [
-        *("python", "-m", "accelerate.commands.accelerate_cli", "launch"),
+        *("python", "-m", "accelerate.commands.launch"),
         *("--config_file", "/out/accelerate.yaml"),
         *("--num_processes", "1"),
         *("--num_machines", "1"),
@@ -182,7 +181,7 @@ def test_accelerate_takes_our_config_without_a_warning_and_ignores_the_user_s(cp
     )
     call = dataclasses.replace(
         CALL,
-        accelerate=(sys.executable, "-m", "accelerate.commands.accelerate_cli"),
+        accelerate=(sys.executable, "-m", "accelerate.commands.launch"),
         script=script,
         accelerate_config=config,
         cpu=cpu,
@@ -210,8 +209,8 @@ def test_upstream_is_started_where_the_folder_s_name_is_code_for_a_shell(
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     package = next(venv.glob("lib/python3*/site-packages")) / "accelerate" / "commands"
     package.mkdir(parents=True)
-    (package / "accelerate_cli.py").write_text(
-        "import subprocess, sys\nsubprocess.check_call([sys.executable, *sys.argv[2:]])\n"
+    (package / "launch.py").write_text(
+        "import subprocess, sys\nsubprocess.check_call([sys.executable, *sys.argv[1:]])\n"
     )
     (venv / "bin" / "accelerate").write_text("pip's script, which is not to be started\n")
     (home / "kohya_ss" / "sd-scripts" / "library").mkdir(parents=True)
@@ -222,7 +221,7 @@ def test_upstream_is_started_where_the_folder_s_name_is_code_for_a_shell(
     monkeypatch.setenv("NOUKII_HOME", str(home))
     monkeypatch.delenv("NOUKII_ACCELERATE", raising=False)
     answer = subprocess.run(
-        [*launch.accelerate_program("kohya"), "launch", str(launch.kohya_script()), "a $b"],
+        [*launch.accelerate_program("kohya"), str(launch.kohya_script()), "a $b"],
         env=launch.environment("kohya"),
         cwd=tmp_path,
         capture_output=True,

@@ -68,12 +68,17 @@ def assert_like(found: torch.Tensor, expected: dict, what: str) -> None:
 
 @pytest.mark.slow
 def test_full_size_numbers_agree_with_upstream(checkpoint: Path, expected: dict) -> None:
-    from noukii.trainer.base_model import encode_prompt, load_base_model
+    from noukii.trainer.base_model import PARTS, encode_prompt, load_base_model, read_ahead
     from noukii.trainer.checkpoint_header import inspect_base_model
     from noukii.trainer.lora import create_network
     from noukii.trainer.objective import add_noise, loss_per_sample, target_of
 
-    base = load_base_model(inspect_base_model(checkpoint), dtype=torch.float32)
+    files = inspect_base_model(checkpoint)
+    ahead = read_ahead(files, torch.float32, PARTS)
+    assert ahead is not None
+    early = ahead.wait()
+    base = load_base_model(files, dtype=torch.float32, early=early)
+    assert not any(name.startswith(("model.diffusion_model", "first_stage_model")) for name in early)
     assert base.tokenizer.chunks(expected["captions"][0]) == [expected["input_ids"][0]]
     for index, value in expected["alphas_cumprod"].items():
         assert base.alphas_cumprod[int(index)].item() == pytest.approx(value, rel=1e-6)

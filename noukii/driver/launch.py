@@ -13,7 +13,8 @@ from pathlib import Path
 from noukii import project
 
 BUILTIN_SCRIPT = project.CHECKOUT / "noukii" / "trainer" / "train_network.py"
-ACCELERATE_MODULE = "accelerate.commands.accelerate_cli"
+LAUNCH_MODULE = "accelerate.commands.launch"
+"""What `accelerate launch` runs. `accelerate` itself first imports its other commands, for a second."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class TrainerCall:
     trainer: str
     """`kohya` or `builtin`"""
     accelerate: tuple[str, ...]
-    """The program that is `accelerate`, before its word `launch`"""
+    """What `accelerate launch` is here"""
     script: Path
     accelerate_config: Path
     base_model: Path
@@ -56,7 +57,7 @@ class TrainerCall:
 
 def command(call: TrainerCall) -> list[str]:
     """Return the argument list of `accelerate launch ... train_network.py ...`."""
-    return [*call.accelerate, "launch", *_accelerate_flags(call), str(call.script), *trainer_flags(call)]
+    return [*call.accelerate, *_accelerate_flags(call), str(call.script), *trainer_flags(call)]
 
 
 def _accelerate_flags(call: TrainerCall) -> list[str]:
@@ -137,16 +138,16 @@ def kohya_script() -> Path:
 
 
 def accelerate_program(trainer: str) -> tuple[str, ...]:
-    """Return how `accelerate` is started for a trainer; NOUKII_ACCELERATE names another program."""
+    """Return how `accelerate launch` is started for a trainer; NOUKII_ACCELERATE names another accelerate."""
     if named := os.environ.get("NOUKII_ACCELERATE"):
-        return (named,)
+        return named, "launch"
     if trainer == "kohya":
         program = kohya_accelerate()
         python = program.with_name("python")
         # The script's first line names its Python, which fails where the folder's name has a `$`. -I: nothing
         # is imported from the folder where the user stands; the trainer that it starts runs without.
-        return (str(python), "-I", "-m", ACCELERATE_MODULE) if python.exists() else (str(program),)
-    return (sys.executable, "-m", ACCELERATE_MODULE)
+        return (str(python), "-I", "-m", LAUNCH_MODULE) if python.exists() else (str(program), "launch")
+    return sys.executable, "-m", LAUNCH_MODULE
 
 
 def environment(trainer: str) -> dict[str, str]:

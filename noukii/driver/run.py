@@ -260,8 +260,12 @@ class _Run:
         return command
 
     def _record(self) -> dict[str, Any]:
-        """What --resume needs: the options, and the data sets even where they were found by themselves."""
-        options = replace(self.prepared.options, output_name=self.name)
+        """What --resume needs: the options, and the data sets even where they were found by themselves.
+
+        Whether to checkpoint is settled: the free memory may be another then, and the rounding with it.
+        """
+        checkpointing = "on" if self.machine.gradient_checkpointing else "off"
+        options = replace(self.prepared.options, output_name=self.name, gradient_checkpointing=checkpointing)
         if not options.explicit and not options.positional:
             options = replace(options, explicit=tuple((one.folder, None) for one in self.prepared.data_sets))
         return options.record()

@@ -8,7 +8,6 @@ from the mapped file and cast at once, so memory holds one copy in the wanted dt
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ import torch  # noqa: E402
 from safetensors import SafetensorError  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
+from noukii.trainer.single_file import ReadAhead, read_tensors  # noqa: E402
 from noukii.trainer.text_encoding import clip_text_body, encode_prompt  # noqa: E402
 
 __all__ = ["PARTS", "BaseModel", "encode_prompt", "load_base_model", "noise_schedule"]
@@ -39,9 +39,6 @@ PREFIXES = {
 }
 NOT_NEEDED = ("position_ids", "logit_scale", "text_projection", "text_projection.weight")
 """Left over from CLIP in some files; the text encoder computes without them."""
-
-GROUP_VALUES = 32_000_000
-"""Read from a single file at a time: 128 MB in float32."""
 
 
 @dataclass
@@ -68,16 +65,20 @@ def load_base_model(
     dtype: torch.dtype,
     device: str | torch.device = "cpu",
     parts: tuple[str, ...] = PARTS,
+    early: dict[str, Tensor] | None = None,
 ) -> BaseModel:
     """Return the parts of the base model in eval mode with requires_grad off.
 
+    early: tensors of a single file that were read ahead, in `dtype`; taken out as they are used.
     Raises InputError when the weights do not fit the architecture (a tensor missing or of another shape).
     """
     single = files.kind == "single-file"
     models: dict[str, nn.Module | None] = dict.fromkeys(PARTS)
     for part in parts:
         try:
-            model = _from_single_file(files, part, dtype) if single else _from_folder(files, part, dtype)
+            model = (
+                _from_single_file(files, part, dtype, early) if single else _from_folder(files, part, dtype)
+            )
         except SafetensorError as error:  # its header was whole when the run was planned
             raise InputError(
                 files.path,
@@ -104,6 +105,13 @@ def load_base_model(
     )
 
 
+def read_ahead(files: BaseModelFiles, dtype: torch.dtype, parts: tuple[str, ...]) -> ReadAhead | None:
+    """Begin to read the weights of these parts; None for a folder, whose tensors the libraries name."""
+    if files.kind != "single-file":
+        return None
+    return ReadAhead(files.path, tuple(PREFIXES[part] for part in parts), dtype)
+
+
 def noise_schedule(scheduler_folder: Path) -> tuple[Tensor, str]:
     """Return (alphas_cumprod [1000] float32, prediction type) of a folder's scheduler, else SD1.5's."""
     from diffusers import DDPMScheduler
@@ -118,7 +126,9 @@ def noise_schedule(scheduler_folder: Path) -> tuple[Tensor, str]:
     return scheduler.alphas_cumprod.float(), config.get("prediction_type") or "epsilon"
 
 
-def _from_single_file(files: BaseModelFiles, part: str, dtype: torch.dtype) -> nn.Module:
+def _from_single_file(
+    files: BaseModelFiles, part: str, dtype: torch.dtype, early: dict[str, Tensor] | None
+) -> nn.Module:
     """Build one part from our config and fill it with the file's tensors."""
     from accelerate import init_empty_weights
     from safetensors import safe_open
@@ -129,40 +139,23 @@ def _from_single_file(files: BaseModelFiles, part: str, dtype: torch.dtype) -> n
         names = _renamed(list(file.keys()), part, model)
     wanted = model.state_dict()
     _check_missing(files.path, part, wanted.keys() - names.keys())
+    early = early or {}
+    found = read_tensors(files.path, (names[ours] for ours in wanted if names[ours] not in early), dtype)
     tensors: dict[str, Tensor] = {}
-    for group in _groups(wanted):
-        # The file is mapped anew for each group: what was read of it counts as ours while it stays mapped.
-        with safe_open(str(files.path), framework="pt") as file:
-            for ours in group:
-                value = file.get_tensor(names[ours])
-                if value.ndim > wanted[ours].ndim:
-                    value = value.flatten(1)  # the VAE's attention: 1×1 convolutions there, Linear here
-                if value.shape != wanted[ours].shape:
-                    raise InputError(
-                        files.path,
-                        f"tensor {names[ours]} is {list(value.shape)}, Stable Diffusion 1.5 has "
-                        f"{list(wanted[ours].shape)}",
-                        NEXT_STEP,
-                    )
-                # a copy even where the dtype is the same: a mapped file that is moved away ends the process
-                tensors[ours] = value.to(dtype, copy=True)
-                del value
+    for ours, shape in ((ours, value.shape) for ours, value in wanted.items()):
+        theirs = names[ours]
+        value = early.pop(theirs) if theirs in early else found.pop(theirs)
+        if value.ndim > len(shape):
+            value = value.flatten(1)  # the VAE's attention: 1×1 convolutions there, Linear here
+        if value.shape != shape:
+            raise InputError(
+                files.path,
+                f"tensor {theirs} is {list(value.shape)}, Stable Diffusion 1.5 has {list(shape)}",
+                NEXT_STEP,
+            )
+        tensors[ours] = value
     model.load_state_dict(tensors, strict=True, assign=True)
     return model
-
-
-def _groups(wanted: dict[str, Tensor]) -> Iterator[list[str]]:
-    """Yield the names in groups of about GROUP_VALUES values."""
-    group: list[str] = []
-    size = 0
-    for name, value in wanted.items():
-        group.append(name)
-        size += value.numel()
-        if size >= GROUP_VALUES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
 
 
 def _empty_model(part: str) -> nn.Module:

@@ -1,8 +1,9 @@
 """Latents and text embeddings, computed once where they cannot change.
 
 An image's latents are kept as mean and deviation of the VAE's posterior, not as one draw from it: every
-step draws its own sample, as it would without a cache. They are computed in float32, one image at a time,
-so that they depend on the image alone and not on its neighbours, the precision or an earlier run.
+step draws its own sample, as it would without a cache. They are computed one image at a time, so that they
+depend on the image alone and not on its neighbours or an earlier run; in float32, or in bfloat16 where the
+run trains in it, as kohya does (never in float16: SD1.5's VAE overflows there).
 
 On disk they lie under the project's own cache folder, never beside the images, one file for each
 (content of the image, VAE, size, mirrored). A file that does not say in its header that it is exactly this,
@@ -47,17 +48,20 @@ class LatentKey:
     height: int
     resized: tuple[int, int]
     flipped: bool
+    dtype: str = "float32"
+    """What the VAE computed in."""
 
     @classmethod
-    def of(cls, sample: Sample, flipped: bool) -> LatentKey:
-        bucket = sample.fit.bucket
-        return cls(sample.image.sha256, bucket.width, bucket.height, tuple(sample.fit.resized), flipped)
+    def of(cls, sample: Sample, flipped: bool, dtype: str = "float32") -> LatentKey:
+        bucket, resized = sample.fit.bucket, tuple(sample.fit.resized)
+        return cls(sample.image.sha256, bucket.width, bucket.height, resized, flipped, dtype)
 
     def words(self) -> str:
         """The key as text, for a file's name and header."""
         side = "-mirrored" if self.flipped else ""
         resized = "x".join(map(str, self.resized))
-        return f"{self.sha256}-{self.width}x{self.height}-from-{resized}{side}-v{VERSION}"
+        dtype = "" if self.dtype == "float32" else f"-{self.dtype}"
+        return f"{self.sha256}-{self.width}x{self.height}-from-{resized}{side}{dtype}-v{VERSION}"
 
 
 @dataclass(frozen=True)
@@ -110,8 +114,10 @@ class LatentSource:
         on_disk: bool,
         workers: int,
         keep_workers: bool = False,
+        bfloat16: bool = False,
     ) -> None:
         self._vae, self._device, self._remember = vae, device, remember
+        self._dtype = "bfloat16" if bfloat16 else "float32"
         self._known: dict[LatentKey, Posterior] = {}
         self._workers, self._keep_workers = workers, keep_workers
         self._pool: ThreadPoolExecutor | None = None
@@ -125,9 +131,9 @@ class LatentSource:
         """Encode every sample once, mirrored too where its subset mirrors; RunError names a bad image."""
         wanted: dict[LatentKey, Sample] = {}
         for sample in samples:
-            wanted.setdefault(LatentKey.of(sample, False), sample)
+            wanted.setdefault(self._key(sample, False), sample)
             if sample.subset.flip_aug:
-                wanted.setdefault(LatentKey.of(sample, True), sample)
+                wanted.setdefault(self._key(sample, True), sample)
         missing = []
         for key, sample in wanted.items():
             found = self._read(key)
@@ -163,7 +169,7 @@ class LatentSource:
         if not self._workers:
             return
         for sample, flipped in wanted:
-            key = LatentKey.of(sample, flipped)
+            key = self._key(sample, flipped)
             if key in self._known or key in self._decoding:
                 continue
             if self._pool is None:
@@ -172,7 +178,7 @@ class LatentSource:
 
     def posterior(self, sample: Sample, flipped: bool) -> Posterior:
         """Return one sample's mean and deviation; RunError if the VAE answers with NaN or Inf."""
-        key = LatentKey.of(sample, flipped)
+        key = self._key(sample, flipped)
         known = self._known.get(key)
         if known is not None:
             return known
@@ -195,9 +201,16 @@ class LatentSource:
             self._pool = None
         self._decoding.clear()
 
+    def _key(self, sample: Sample, flipped: bool) -> LatentKey:
+        return LatentKey.of(sample, flipped, self._dtype)
+
     def _encode(self, pixels: Tensor, sample: Sample) -> Posterior:
         assert self._vae is not None
-        with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
+        mixed = self._dtype == "bfloat16"
+        with (
+            torch.no_grad(),
+            torch.autocast(self._device.type, dtype=torch.bfloat16 if mixed else None, enabled=mixed),
+        ):
             batch = pixels.unsqueeze(0).to(self._device)
             answer = self._vae.encode(batch).latent_dist
             made = Posterior(answer.mean[0].float().cpu(), answer.std[0].float().cpu())

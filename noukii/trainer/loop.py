@@ -56,7 +56,8 @@ from noukii.trainer.saver import Saver, step_name
 from noukii.trainer.setting_up import (
     empty_gpu_cache,
     latent_source,
-    load_parts,
+    load_trained_parts,
+    load_vae,
     network_and_text,
     try_optimizer,
 )
@@ -79,8 +80,10 @@ def train(job: Job) -> None:
     if job.settings.network_weights and job.resume is None:
         given = read_lora(job.settings.network_weights)[0]
 
-    latents = latent_source(job, workers, say)
-    model = load_parts(job, workers, ("unet", "text_encoder"))
+    vae, early = load_vae(job, workers)
+    latents = latent_source(job, workers, vae, say)
+    del vae
+    model = load_trained_parts(job, workers, early)
     network, text = network_and_text(job, model, workers, given)
     trainer = _Trainer(job, workers, overseer, model, network, latents, text)
     try:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from noukii.errors import InputError
 from noukii.trainer import batches, sampling
-from noukii.trainer.base_model import BaseModel, load_base_model
+from noukii.trainer.base_model import BaseModel, load_base_model, read_ahead
 from noukii.trainer.batches import derived_seed
 from noukii.trainer.cache import LatentSource, TextSource
 from noukii.trainer.job import Job
@@ -22,23 +22,38 @@ from noukii.trainer.packed_convs import pack
 from noukii.trainer.text_encoding import clip_layers
 from noukii.trainer.workers import Workers
 
-
-def load_parts(job: Job, workers: Workers, parts: tuple[str, ...]) -> BaseModel:
-    """Load parts of the base model; the VAE in float32, the rest in the run's precision."""
-    dtype = torch.float32 if "vae" in parts else DTYPES[job.settings.mixed_precision]
-    return load_base_model(job.base, dtype=dtype, device=workers.device, parts=parts)
+TRAINED_PARTS = ("unet", "text_encoder")
 
 
-def latent_source(job: Job, workers: Workers, say: Callable[[str], None]) -> LatentSource:
-    """Load the VAE and, if latents are cached, encode all images and let go of it again."""
+def load_vae(job: Job, workers: Workers) -> tuple[Any, dict[str, Tensor]]:
+    """Return the VAE in float32, and what was read of the other parts' weights meanwhile.
+
+    Nothing is read ahead where memory is short: the VAE is to be gone before the rest comes.
+    """
+    early = None
+    if not job.settings.gradient_checkpointing:
+        early = read_ahead(job.base, DTYPES[job.settings.mixed_precision], TRAINED_PARTS)
+    vae = load_base_model(job.base, dtype=torch.float32, device=workers.device, parts=("vae",)).vae
+    return vae, early.wait() if early is not None else {}
+
+
+def load_trained_parts(job: Job, workers: Workers, early: dict[str, Tensor]) -> BaseModel:
+    """Load UNet and text encoder in the run's precision."""
+    dtype = DTYPES[job.settings.mixed_precision]
+    return load_base_model(job.base, dtype=dtype, device=workers.device, parts=TRAINED_PARTS, early=early)
+
+
+def latent_source(job: Job, workers: Workers, vae: Any, say: Callable[[str], None]) -> LatentSource:
+    """Encode all images if latents are cached, and let go of the VAE again."""
     settings = job.settings
     source = LatentSource(
-        load_parts(job, workers, ("vae",)).vae,
+        vae,
         workers.device,
         remember=settings.caches_latents,
         on_disk=settings.cache_latents_to_disk,
         workers=min(settings.max_data_loader_n_workers, os.cpu_count() or 1),
         keep_workers=settings.persistent_data_loader_workers,
+        bfloat16=settings.mixed_precision == "bf16",
     )
     if settings.caches_latents:
         # Every process encodes all images: with a cache on disk the first one's files serve the others.

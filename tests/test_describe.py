@@ -354,7 +354,7 @@ def test_batch_size_from_memory(tiny: loader.Janus) -> None:
     assert rows_that_fit(free=10_000_000, per_row=100, once=100, most=32) == 32
     assert rows_that_fit(free=50, per_row=100, once=100, most=32) == 1
     assert rows_that_fit(free=0, per_row=100, once=100, most=32) == 2
-    assert automatic_batch_size(tiny, 512) == 4  # tiny: the most that a CPU gets
+    assert automatic_batch_size(tiny, 512) == 8  # tiny: the most that a CPU gets
     assert steady_rows(tiny, 3, 512) == 3  # float32 needs no filling up
 
 

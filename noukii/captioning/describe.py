@@ -33,7 +33,7 @@ __all__ = ["OutOfMemory", "RawCaption", "automatic_batch_size", "describe", "ste
 MAX_BATCH_GPU = 32
 MAX_BATCH_CPU = 8
 """Where more rows at a time gain little, and cost the finished part of a batch on Ctrl-C. A step of the
-answer reads every weight once, for 8 images as for one; reading the prompt, most of the work, gains nothing."""
+answer reads every weight once, for 8 images as for one; reading the prompt gains nothing."""
 STEADY_ROWS_GPU = 8
 STEADY_ROWS_CPU = 4
 """Decoding reads all weights for every token, so these many rows cost little more than one."""

@@ -19,6 +19,7 @@ from PIL import Image
 from test_gather import GOOD
 from tiny_models import make_tiny_sd
 
+from noukii.disk import size
 from noukii.driver.outputs import RECORD_NAME
 
 Result = subprocess.CompletedProcess  # for annotations
@@ -890,6 +891,7 @@ def test_from_folders_to_a_lora_with_the_real_trainer(
     facts = json.loads((result / "run.json").read_text())
     assert facts["precision"] == "no"
     assert facts["peak_memory_bytes"] > 10**7
+    assert f"memory: {size(facts['peak_memory_bytes'])} at most (estimate: " in answer.stdout
     assert len((result / "metrics.jsonl").read_text().splitlines()) == 4
     log = (result / "train.log").read_text()
     assert "values were not passed" not in log

@@ -262,6 +262,16 @@ def test_checkpointing_is_chosen_for_the_card():
     assert estimate.memory_is_short(load(resolution=768, batch_size=8), card(24))
 
 
+@pytest.mark.parametrize(
+    ("resolution", "peak_bytes"),
+    [(256, 7.38e9), (512, 9.07e9)],
+)
+def test_the_estimate_on_a_processor_is_what_was_measured(resolution: int, peak_bytes: float):
+    """docs/benchmarks.md: full-size SD1.5, float32, batch 1, no checkpointing."""
+    asked = load(resolution=resolution, batch_size=1, precision="no", on_gpu=False)
+    assert asked.bytes() == pytest.approx(peak_bytes, rel=0.15)
+
+
 def test_the_two_settings_that_save_most_are_named_with_their_gain():
     first, second = estimate.savings(load(), card(8))
     assert first.startswith("--gradient-checkpointing on (about 4.")

@@ -8,8 +8,11 @@ from noukii import disk
 from noukii.hardware import Hardware
 
 GIB = 2**30
-SD15_PARAMETERS = 983_000_000
-"""UNet 860 M and text encoder 123 M; the VAE is gone once the latents are cached."""
+UNET_PARAMETERS, TEXT_ENCODER_PARAMETERS = 860_000_000, 123_000_000
+"""Of SD1.5; the VAE is gone once the latents are cached."""
+SD15_PARAMETERS = UNET_PARAMETERS + TEXT_ENCODER_PARAMETERS
+PACKED_PARAMETERS = 541_000_000
+"""Of the UNet's 3x3 convolutions, which a CPU keeps a second time (trainer/packed_convs.py)."""
 ACTIVATIONS_FLOAT32 = 1.75 * GIB
 """What autograd keeps per sample of 512x512 pixels with LoRA on every attention layer and without
 checkpointing. Counted with saved-tensor hooks on the SD1.5 UNet: 444 MiB at 256x256, linear in pixels."""
@@ -18,6 +21,8 @@ ACTIVATIONS_MIXED = 1.4 * GIB
 CHECKPOINTED_SHARE = 0.2
 RUNTIME = 1.5 * GIB
 """CUDA context, workspaces, fragmentation."""
+CPU_RUNTIME = 0.8 * GIB
+"""Python, the libraries and their workspaces: what was left of the peaks measured at 256 and 512 pixels."""
 FLOPS_PER_SAMPLE = 1.7e12
 """Forward and backward of SD1.5 with LoRA at 512x512 (UNet forward 0.8e12, backward the same again)."""
 CORE_FLOPS = {"no": 25e9, "fp16": 25e9, "bf16": 60e9}
@@ -35,19 +40,25 @@ class Load:
     precision: str
     gradient_checkpointing: bool
     base_model_bytes: int
+    on_gpu: bool = True
+    unet_only: bool = False
+    """No text encoder is trained, so none is in memory."""
 
     def bytes(self) -> float:
-        """Estimate the peak of a step in bytes; right to about a third."""
+        """Estimate the peak of a step in bytes: on a CPU to about a tenth, on a GPU to about a third."""
         toy = self.base_model_bytes < TOY_MODEL_BYTES
         mixed = self.precision != "no"
-        weights = self.base_model_bytes * 2 if toy else SD15_PARAMETERS * (2 if mixed else 4)
+        parameters = UNET_PARAMETERS if self.unet_only else SD15_PARAMETERS
+        if not (self.on_gpu or self.gradient_checkpointing):
+            parameters += PACKED_PARAMETERS
+        weights = self.base_model_bytes * 2 if toy else parameters * (2 if mixed else 4)
         per_sample = ACTIVATIONS_MIXED if mixed else ACTIVATIONS_FLOAT32
         if toy:
             per_sample *= self.base_model_bytes / (4 * SD15_PARAMETERS)
         activations = self.batch_size * per_sample * (self.resolution / 512) ** 2
         if self.gradient_checkpointing:
             activations *= CHECKPOINTED_SHARE
-        return weights + activations + RUNTIME
+        return weights + activations + (RUNTIME if self.on_gpu else CPU_RUNTIME)
 
 
 def memory_is_short(load: Load, hardware: Hardware) -> bool:

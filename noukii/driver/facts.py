@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from noukii.driver import launch
+from noukii.driver.outputs import LOG_NAME
 from noukii.driver.prepare import Machine, Prepared
 from noukii.driver.repeat import repeat_command
 from noukii.errors import NoukiiError
+from noukii.trainer.run_log import GPU_MEMORY
 from noukii.trainer.safetensors_header import BadHeader, read_header
 
 PACKAGES = ("torch", "transformers", "diffusers", "accelerate", "safetensors", "pillow")
@@ -72,7 +74,11 @@ def collect(
     known = before_training(
         prepared, machine, lora.parent, command=command, output_name=output_name, started=started
     )
-    memory = _peak_memory() if trained_here and not machine.hardware.has_gpu else None
+    memory = None
+    if machine.hardware.has_gpu:
+        memory = _peak_gpu_memory(lora.parent / LOG_NAME)
+    elif trained_here:
+        memory = _peak_memory()
     return {
         **known,
         "base_model_sha256": written_in(lora).get("ss_new_sd_model_hash"),
@@ -80,6 +86,7 @@ def collect(
         "seconds": round(finished - started, 1),
         "exit_code": exit_code,
         "peak_memory_bytes": memory,
+        "estimated_memory_bytes": round(machine.load.bytes()),
     }
 
 
@@ -141,9 +148,19 @@ def _utc(seconds: float) -> str:
 
 
 def _peak_memory() -> int:
-    """The most memory that the trainer has had, in bytes (of the GPU's nothing is known here)."""
+    """The most of this machine's memory that the trainer has had, in bytes."""
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
+
+
+def _peak_gpu_memory(log: Path) -> int | None:
+    """The most memory of the GPU, in bytes, as the built-in trainer says at its end; else None."""
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.findall(rf"^{GPU_MEMORY}: (\d{{1,15}}) bytes$", text, re.MULTILINE)
+    return int(found[-1]) if found else None
 
 
 def _versions_beside(program: Path) -> dict[str, str]:

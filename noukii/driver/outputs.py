@@ -18,6 +18,7 @@ from noukii.errors import InputError
 from noukii.names import printable
 
 RECORD_NAME = "noukii_run.json"
+LOG_NAME = "train.log"
 """In a run's working folder: the options that it was started with, for --resume."""
 INTERRUPTED = 130
 PLACEHOLDER = ".noukii-running"

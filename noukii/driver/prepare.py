@@ -255,7 +255,10 @@ def fit_machine(prepared: Prepared) -> Machine:
     size = prepared.base.size_bytes if prepared.base else 4_300_000_000
     if prepared.base and prepared.base.dtype != "float32":
         size *= 2
-    load = estimate.Load(options.resolution or 512, options.batch_size or 4, precision, False, size)
+    load = estimate.Load(
+        options.resolution or 512, options.batch_size or 4, precision, False, size,
+        on_gpu=found.has_gpu, unet_only="--network_train_unet_only" in options.extra,
+    )  # fmt: skip
     wanted = options.gradient_checkpointing
     checkpointing = wanted == "on" or "--gradient_checkpointing" in options.extra
     if wanted == "auto":

@@ -40,7 +40,7 @@ from noukii.driver import (
 from noukii.driver.live_page import LivePage
 from noukii.driver.measured_on import validation_lines
 from noukii.driver.options import Options, in_our_words, parse, replaced_flags
-from noukii.driver.outputs import RECORD_NAME
+from noukii.driver.outputs import LOG_NAME, RECORD_NAME
 from noukii.driver.prepare import Machine, Prepared
 from noukii.driver.samples import default_prompts
 from noukii.errors import Interrupted, RunError
@@ -49,7 +49,6 @@ from noukii.names import printable
 from noukii.progress import duration
 
 CONFIG_NAME = "config_sat_nouki.toml"
-LOG_NAME = "train.log"
 COMMAND = "command"
 """The record's key for the trainer's command."""
 REFUSED = 2
@@ -422,8 +421,11 @@ class _Run:
         print(f"\n{how}: {printable(lora)}")
         if loras.earlier:
             print(f"  and {len(loras.earlier)} earlier saves of it beside it")
-        if named := saved_loras.best(saved_loras.checkpoints(read_run(result))):
+        found = read_run(result)
+        if named := saved_loras.best(saved_loras.checkpoints(found)):
             print(f"  lowest validation loss: {printable(named.name)} ({named.validation_loss:.4f})")
+        if isinstance(most := found.run.get("peak_memory_bytes"), int):
+            print(f"  memory: {disk.size(most)} at most (estimate: {disk.size(self.machine.load.bytes())})")
         print(f"  images: {_counts(self.prepared.plan)}")
         print(f"  report: {printable(result / 'report.html')}    log: {printable(result / LOG_NAME)}")
         keywords = dict.fromkeys(one.keyword for one in self.prepared.data_sets)

@@ -51,7 +51,7 @@ from noukii.trainer.optimizer import (
     parameter_groups,
 )
 from noukii.trainer.overseer import Overseer, driver_speaks
-from noukii.trainer.run_log import RunLog
+from noukii.trainer.run_log import GPU_MEMORY, RunLog
 from noukii.trainer.saver import Saver, step_name
 from noukii.trainer.setting_up import (
     empty_gpu_cache,
@@ -304,6 +304,9 @@ class _Trainer:
             )
             for path in saved:
                 self.log.say(f"saved {printable(path)}")
+            if self.workers.device.type == "cuda":
+                most = torch.cuda.max_memory_reserved(self.workers.device)
+                self.log.say(f"{GPU_MEMORY}: {most} bytes")
             if not stopped and self.job.prompts:
                 self._draw(step.number + 1)
         self.workers.wait_for_all()

@@ -21,6 +21,8 @@ from noukii.disk import write_failure
 from noukii.progress import Progress, duration
 
 METRICS_NAME = "metrics.jsonl"
+GPU_MEMORY = "most memory of the GPU at once"
+"""How the line of the log begins that says it."""
 SMOOTHING = 0.98
 """Share of the earlier losses in the smoothed one: about the last 50 steps count."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from types import TracebackType
+from typing import TextIO
 
 PLAIN_SECONDS = 10.0
 """A piped job says where it is at most this often."""
@@ -21,6 +23,18 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def _screen(stream: TextIO) -> tuple[int, int]:
+    """Return the columns and rows of a terminal; 80 and 24 where it has none, as in some containers.
+
+    tqdm takes those for a window that is full already, and shows no bar at all.
+    """
+    try:
+        size = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return 80, 24
+    return size.columns or 80, size.lines or 24
+
+
 class Progress:
     """Counts `total` things of one `unit`; shows the rate and the time left on stderr."""
 
@@ -33,9 +47,12 @@ class Progress:
         if sys.stderr.isatty():
             from tqdm import tqdm
 
+            columns, rows = _screen(sys.stderr)
             self._bar = tqdm(
-                total=total, initial=done, desc=title, unit=self._one, dynamic_ncols=True, file=sys.stderr
-            )
+                total=total, initial=done, desc=title, unit=self._one, file=sys.stderr,
+                ncols=columns, nrows=rows,
+            )  # fmt: skip
+            self._bar.dynamic_ncols = _screen  # asked each time: windows change their size
 
     def advance(self, count: int = 1, note: str = "") -> None:
         """Count `count` more as done; `note` (a loss, a file name) stands behind the figures."""

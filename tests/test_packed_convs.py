@@ -14,9 +14,9 @@ from noukii.trainer.packed_convs import can_pack, pack
 needs_onednn = pytest.mark.skipif(not can_pack(torch.float32), reason="this torch has no oneDNN")
 
 
-def packed_copy(layer: nn.Module) -> nn.Module:
+def packed_copy(layer: nn.Module, trains: bool = True) -> nn.Module:
     model = nn.Sequential(copy.deepcopy(layer))
-    pack(model)
+    pack(model, trains=trains)
     return model
 
 
@@ -54,6 +54,18 @@ def test_pictures_drawn_before_training_and_a_first_layer_without_gradient() -> 
     torch.testing.assert_close(model(inputs), plain(inputs), rtol=1e-5, atol=1e-5)
     for found, wanted in zip(answer(model, inputs), answer(plain, inputs), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@needs_onednn
+def test_a_model_that_only_draws_keeps_one_copy() -> None:
+    torch.manual_seed(0)
+    plain = nn.Conv2d(8, 8, 3, padding=1).requires_grad_(False)
+    model = packed_copy(plain, trains=False)
+    inputs = torch.randn(1, 8, 6, 6)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(model(inputs), plain(inputs), rtol=1e-5, atol=1e-5)
+    assert model[0].weight.numel() == 0
 
 
 @needs_onednn
@@ -104,5 +116,5 @@ def test_other_layers_are_left_alone() -> None:
         nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(4, 4, 3, dilation=2), nn.Linear(4, 4)
     ).requires_grad_(False)
     model.append(nn.Conv2d(4, 4, 3))  # trains
-    pack(model)
+    pack(model, trains=True)
     assert not any("forward" in vars(layer) for layer in model)

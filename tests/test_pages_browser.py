@@ -176,6 +176,130 @@ def test_an_edit_in_the_page_comes_back_into_the_folder(
     assert_sound(page)
 
 
+def test_a_page_that_stays_open_is_saved_and_applied_again(browser: Browser, tmp_path: Path) -> None:
+    source = tmp_path / "raw"
+    picture(source / "a.png", 1)
+    picture(source / "b.png", 2)
+    wishes = options(source)
+    caption(wishes)
+    folder = wishes.output
+    first = {name: (folder / f"{name}.txt").read_text(encoding="utf-8") for name in "ab"}
+    page = browser.open(write_review(folder))
+    card = "[...document.querySelectorAll('.card')]"
+
+    def save_and_apply(number: int) -> None:
+        page.js("document.getElementById('download').click()")
+        assert page.js("document.getElementById('changes').textContent").endswith("saved to captions.jsonl")
+        (tmp_path / f"{number}.jsonl").write_text(page.js("content()"), encoding="utf-8")
+        assert apply(tmp_path / f"{number}.jsonl", folder) == 0
+
+    edit(page, "a.png", "tomcat, once")
+    assert page.js("document.getElementById('numbered').hidden")
+    save_and_apply(1)
+    assert page.js("!document.getElementById('numbered').hidden"), "the next download has another name"
+    edit(page, "a.png", "tomcat, twice")
+    edit(page, "b.png", "tomcat, b")
+    assert page.js("document.getElementById('changes').textContent") == "2 captions edited, not saved yet"
+    save_and_apply(2)
+    assert [(folder / f"{name}.txt").read_text() for name in "ab"] == ["tomcat, twice", "tomcat, b"]
+    page.js(f"{card}[0].querySelector('[data-undo]').click()")
+    save_and_apply(3)
+    assert (folder / "a.txt").read_text(encoding="utf-8") == first["a"], "taken back after it was written"
+    assert (folder / "b.txt").read_text() == "tomcat, b"
+    assert page.problems == []
+
+
+def test_signs_that_no_caption_may_hold_do_not_leave_the_page(browser: Browser, tmp_path: Path) -> None:
+    source = tmp_path / "raw"
+    picture(source / "a.png", 1)
+    wishes = options(source)
+    caption(wishes)
+    page = browser.open(write_review(wishes.output))
+    page.js("document.querySelector('.caption').click()")
+    page.js(
+        "(area => { area.value = 'tomcat,\\u0007 bell\\u0000\\u0085 \\ud800half\\u001b[31m';"
+        " area.dispatchEvent(new Event('input')) })(document.querySelector('textarea'))"
+    )
+    (tmp_path / "e.jsonl").write_text(page.js("content()"), encoding="utf-8")
+    assert apply(tmp_path / "e.jsonl", wishes.output) == 0
+    assert (wishes.output / "a.txt").read_text() == "tomcat, bell half [31m"
+
+
+def test_a_word_that_was_counted_finds_the_captions_that_were_counted(
+    browser: Browser, tmp_path: Path
+) -> None:
+    for number, said in enumerate(("a carpet", "a car", "two cars", "a cart", "a big car, red", "red")):
+        add(tmp_path, f"{number}.png", f"sat, {said}")
+    (tmp_path / "prompt_cue-sat.txt").write_text("car\ncars\nbig red\nnowhere\n")
+    page = browser.open(write_review(tmp_path))
+    shares = page.js("[...document.querySelectorAll('.share')].map(one => one.textContent)")
+    assert shares == ["50 %", "50 %", "0 %", "0 %"]
+    for cue, names in (("car", ["1.png", "2.png", "4.png"]), ("big red", []), ("nowhere", [])):
+        page.js(f"document.querySelector('[data-word={json.dumps(cue)}]').click()")
+        assert shown(page) == names
+    page.js("document.getElementById('word').value = 'car '; filter()")
+    assert len(shown(page)) == 5, "typed letters are found anywhere"
+    page.js("document.getElementById('word').value = ''; filter()")
+    edit(page, "5.png", "sat, a car")
+    page.js("document.querySelector('[data-word=car]').click()")
+    assert shown(page) == ["1.png", "2.png", "4.png", "5.png"]
+    assert page.problems == []
+
+
+def test_an_accent_is_found_however_it_was_typed(browser: Browser, tmp_path: Path) -> None:
+    add(tmp_path, "1.png", "sat, a cafe\u0301")
+    add(tmp_path, "2.png", "sat, a CAF\u00c9")
+    add(tmp_path, "3.png", "sat, a cafe")
+    page = browser.open(write_review(tmp_path))
+    for typed in ("caf\u00e9", "cafe\u0301"):
+        page.js(f"document.getElementById('word').value = {json.dumps(typed)}; filter()")
+        assert shown(page) == ["1.png", "2.png"]
+
+
+def test_the_keyboard_edits_a_caption_and_goes_on_from_there(browser: Browser, tmp_path: Path) -> None:
+    add(tmp_path, "1.png", "sat, one")
+    add(tmp_path, "2.png", "sat, two")
+    page = browser.open(write_review(tmp_path))
+
+    def press(key: str, code: int) -> None:
+        text = {"text": "\r"} if key == "Enter" else {}
+        page.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, **text)
+        page.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+
+    page.js("document.querySelectorAll('.caption')[1].focus()")
+    press("Enter", 13)
+    assert page.js("document.activeElement.getAttribute('aria-label')") == "Caption of 2.png"
+    page.type("sat, mine and ")
+    press("Tab", 9)
+    assert page.js("document.activeElement.textContent") == "Done"
+    press("Enter", 13)
+    assert page.js("document.activeElement === document.querySelectorAll('.caption')[1]")
+    assert "sat, mine and" in page.js("document.activeElement.textContent")
+    named = "one.textContent.trim() || one.getAttribute('aria-label') || one.alt"
+    parts = "[...document.querySelectorAll('button, input, textarea, summary, img, [tabindex]')]"
+    assert page.js(f"{parts}.filter(one => !({named})).map(one => one.outerHTML)") == []
+
+
+def test_the_pages_on_paper_are_light_and_break_no_card(
+    browser: Browser,
+    finished: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "a b#c?d%20e"  # and a path that a careless address would cut off
+    folder.mkdir()
+    add(folder, "1.png", "sat, one")
+    for path, kept in ((write_review(folder), ".card"), (write_report(finished), "figure")):
+        page = browser.open(path, dark=True)
+        dark = page.js("getComputedStyle(document.body).backgroundColor")
+        page.call("Emulation.setEmulatedMedia", media="print",
+                  features=[{"name": "prefers-color-scheme", "value": "dark"}])  # fmt: skip
+        assert page.js("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)" != dark
+        broken = f"getComputedStyle(document.querySelector({json.dumps(kept)})).breakInside"
+        assert page.js(broken) == "avoid"
+        assert page.js("[...document.querySelectorAll('.on-screen')].every(one => !one.offsetHeight)")
+        assert_sound(page)
+
+
 def test_a_name_that_is_not_utf_8_survives_the_page(browser: Browser, tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9.png")
     try:
@@ -209,6 +333,12 @@ def test_the_checkpoint_sheet_is_sound(browser: Browser, tmp_path: Path, width: 
     opened = browser.open(page, width, dark=width == 390)
     assert_sound(opened)
     assert opened.js("document.querySelector('h1').textContent") == "<b>run"
+    if width == 1280:  # four columns fit into a common window
+        six = write_sheet(tmp_path, "r", rows[:1], ["short", evil, "w" * 300, "x"], [pictures[0] * 2])[0]
+        opened = browser.open(six, width)
+        scrolls = "(one => one.scrollWidth - one.clientWidth)(document.querySelector('.scroll'))"
+        assert opened.js(scrolls) == 0
+        opened = browser.open(write_sheet(tmp_path, "<b>run", rows, [evil, "short"], pictures, "step 20,")[0])
     assert opened.js("document.querySelectorAll('thead th')[1].textContent") == evil
     tagged = "[...document.querySelectorAll('tbody th')].map(one => !!one.querySelector('.tag'))"
     assert opened.js(tagged) == [False, True, False]

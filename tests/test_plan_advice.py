@@ -5,15 +5,23 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import shlex
+import shutil
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from conftest import Run
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
+from noukii import project
 from noukii.dataset.folders import DataSet
 from noukii.dataset.plan import Plan, describe, make_plan
+from noukii.dataset.wide_text import columns_of, wrapped
 from noukii.driver.options import Options, parse
 from noukii.driver.repeat import repeat_command
 from noukii.errors import InputError
@@ -62,9 +70,66 @@ def test_few_images_are_named_with_the_remedy(tmp_path: Path) -> None:
 def test_repeats_that_drown_a_data_set_are_named_with_repeats_that_do_not(tmp_path: Path) -> None:
     large, small = fill(tmp_path / "20_cat", 20), fill(tmp_path / "1_hat", 10)
     (said,) = plan_of(large, small).advice
-    assert said.startswith("1_hat: 10 of 410 samples") and said.endswith("--dataset 1_hat --repeats 40")
+    assert (
+        said.startswith("1_hat: 10 of 410 samples") and "with 40 repeats it has about as much weight" in said
+    )
     sets = [DataSet(large, "cat", 20, "a test"), DataSet(small, "hat", 40, "a test")]
     assert make_plan(sets).advice == ()
+
+
+def test_the_table_keeps_its_columns_whatever_the_names_and_the_terminal(tmp_path: Path) -> None:
+    names = ["10_" + "日本語のデータセット" * 4, "5_" + "w" * 190, "3_cafe\u0301 🐈", "2_cat"]
+    plan = plan_of(*(fill(tmp_path / name, 9) for name in names))
+    for columns in (100, 80, 60):
+        lines = describe(plan, columns).splitlines()
+        assert max(map(columns_of, lines)) <= columns
+        table = lines[: lines.index("")]
+        ends = {columns_of(line[: line.index(" %")]) for line in table[2:]}
+        assert len(table) == 2 + 4 + 1 and len(ends) == 1, table
+        assert any("…" in line for line in table)
+    for columns in (1, 20, 40):  # it ends, and nothing is lost
+        flat = "".join(describe(plan, columns).split())
+        assert flat.count("日本語のデータセット" * 4) >= 2 and "w" * 190 in flat
+
+
+@given(st.text(alphabet="ab 日\u0301-", max_size=60), st.integers(1, 30), st.sampled_from(["", "  ", "! "]))
+def test_wrapping_keeps_every_letter_and_the_width(text: str, columns: int, indent: str) -> None:
+    lines = wrapped(text, columns, indent, "    ")
+    assert "".join("".join(lines).split()).removeprefix(indent.strip()) == "".join(text.split())
+    widest = max(2 + len("    "), columns)  # a letter goes into every line
+    assert all(columns_of(line) <= widest for line in lines)
+
+
+@pytest.mark.skipif(shutil.which("script") is None, reason="no `script` to make a terminal with")
+def test_the_plan_follows_the_width_of_the_terminal(project_home: Path, tmp_path: Path) -> None:
+    fill(tmp_path / ("4_" + "日本" * 30), 9)
+    words = [sys.executable, str(project.CHECKOUT / "generate_config.py"), "--dry-run"]
+    words += ["--dataset", str(tmp_path / ("4_" + "日本" * 30))]
+    command = f"stty cols 70 rows 24; {shlex.join(words)}"
+    done = subprocess.run(
+        ["script", "-qec", command, "/dev/null"], capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    lines = done.stdout.replace("\r\n", "\n").split("\n")
+    start = next(place for place, line in enumerate(lines) if line.startswith("data set"))
+    assert done.returncode == 0 and 60 < max(map(columns_of, lines[start:])) <= 70, done.stdout
+
+
+@pytest.mark.skipif(shutil.which("script") is None, reason="no `script` to make a terminal with")
+@pytest.mark.parametrize(("size", "columns"), [("rows 0 cols 0", 80), ("rows 0 cols 30", 30)])
+def test_a_terminal_that_tells_no_size_has_a_bar_all_the_same(size: str, columns: int) -> None:
+    code = (
+        "from noukii.progress import Progress\n"
+        "with Progress('captioning', 3, 'images') as progress:\n"
+        "    for _ in range(3): progress.advance(1, '日本語.png')\n"
+    )
+    command = f"stty {size}; {shlex.join([sys.executable, '-c', code])}"
+    done = subprocess.run(
+        ["script", "-qec", command, "/dev/null"],
+        capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=project.CHECKOUT,
+    )  # fmt: skip
+    shown = [line.strip() for line in re.split("[\r\n]", done.stdout) if line.strip()]
+    assert shown and all(line.startswith("captioning: ") for line in shown), done.stdout
+    assert "3/3" in shown[-1] and max(map(columns_of, shown)) <= columns
 
 
 def test_captions_without_the_trigger_are_named(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from PIL import Image
 
 from noukii.dataset.folders import DataSet
 from noukii.dataset.plan import make_plan
+from noukii.driver import compare
 from noukii.errors import InputError
 from noukii.report import readable
 from noukii.report.charts import Series, downsample, line_chart, path_data, ticks
@@ -366,6 +367,58 @@ def test_damage_in_every_file_costs_that_part_only(tmp_path: Path) -> None:
     assert page.definitions["Steps"].startswith("2")
     assert [row[0] for row in page.table("LoRA")] == ["car.safetensors finished"]
     assert "prompt 1" not in page.text
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        '{"step": 1, "loss": %s}' % ("9" * 400),
+        '{"step": 1, "loss": 1e308, "loss_smoothed": -1e308, "validation_loss": 1e-320}',
+        '{"step": 1, "loss": 5e-324}',
+        '{"step": %s, "loss": 1}' % ("9" * 250),
+        '{"step": 2e299, "loss": 2, "lr_unet": Infinity, "seconds": NaN}',
+    ],
+    ids=range(5),
+)
+def test_numbers_that_no_run_has_do_not_cost_the_page(tmp_path: Path, lines: str) -> None:
+    (tmp_path / "metrics.jsonl").write_text(metric(1) + metric(2) + lines + "\n", encoding="utf-8")
+    run_json(tmp_path, seconds=int("9" * 400), peak_memory_bytes=int("9" * 400))
+    lora(tmp_path / "car.safetensors", {"ss_steps": "9" * 5000})
+    page = Page(write_report(tmp_path))
+    assert page.definitions["Steps"].startswith("2")
+    assert "nan" not in "".join(page.all_text.get("path", [])).lower()
+    (tmp_path / "metrics.jsonl").unlink()
+    assert "Steps" not in Page(write_report(tmp_path)).definitions
+
+
+def test_a_loss_that_is_no_number_is_said_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(
+        metric(1) + metric(2, float("nan"), loss_smoothed=None) + metric(3, math.inf), encoding="utf-8"
+    )
+    page = Page(write_report(tmp_path))
+    assert "The loss of 2 steps from step 2 on is not a finite number" in page.text
+    assert "--learning-rate" in page.text
+    (tmp_path / "metrics.jsonl").write_text(metric(1) + metric(2, None), encoding="utf-8")
+    assert "finite" not in Page(write_report(tmp_path)).text
+
+
+def test_a_name_that_turns_the_line_round_turns_itself_alone(tmp_path: Path) -> None:
+    run_json(tmp_path, base_model="model \u202egnp.ckpt", finished_at="2026-11-30T14:26:00")
+    page = Page(write_report(tmp_path))
+    assert "on model \\u202egnp.ckpt" in page.text and "2026-11-30 14:26" in page.text
+
+
+def test_a_run_to_compare_is_named_or_given_as_its_folder(
+    project_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = project_home / "trained_loras" / "my run"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(project_home)
+    for words in ("my run", "my run/", "trained_loras/my run/", os.fspath(folder), "./trained_loras/my run"):
+        assert compare.parse(["--compare", words]).name == "my run"
+    for words in ("", "/", "..", ".", "../my run", "elsewhere/my run", os.fspath(project_home)):
+        with pytest.raises(InputError, match="name a folder of trained_loras"):
+            compare.parse(["--compare", words])
 
 
 def test_a_lora_of_upstream_alone(tmp_path: Path, reference: Path) -> None:

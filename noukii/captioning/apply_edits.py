@@ -1,15 +1,18 @@
 """`run_captioning.sh --apply captions.jsonl FOLDER`: captions that were edited in review.html come back.
 
 The page saves one line of JSON per edited caption: the image's `file`, the new `caption`, and what stood
-there `before`. All lines are checked first; if one is wrong, nothing is written. A caption that was changed
-on the disk since the page was made is left alone and named. What is written is the .txt alone: captions.jsonl
-keeps what the model said, and a .txt that differs from it counts as edited by hand from then on.
+there `before`; where the page has been saved more than once, also what it had put into `earlier` files. All
+lines are checked first; if one is not what the page saves, nothing is written. An edit that cannot be used
+(its image is gone since, say) is left out and named, and so is one whose caption was changed on the disk
+since the page was made. What is written is the .txt alone: captions.jsonl keeps what the model said, and a
+.txt that differs from it counts as edited by hand from then on.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,6 +39,8 @@ MAX_TOKENS = 225
 
 MAX_CHARACTERS = 20_000
 LISTED = 10
+_NUMBER = re.compile(r" ?\(\d+\)$|[-_ ]\d+$")
+"""What a browser puts behind the name of a second download."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +55,16 @@ class ApplyOptions:
 
 @dataclass(frozen=True)
 class Edit:
-    """One line: the image's name, its new caption in one line, and the caption that the page showed."""
+    """One line: the image's name, its new caption in one line, and the caption that the page showed.
+
+    `earlier`: captions that the same page has saved before; one of them may have been applied.
+    """
 
     line: int
     file: str
     caption: str
     before: str
+    earlier: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,8 +81,9 @@ class Target:
 
     @property
     def has_changed(self) -> bool:
-        """Whether the caption is not the one any more that the page showed."""
-        return same_text(self.now) != same_text(self.edit.before)
+        """Whether the caption is not the one any more that the page showed, nor one that it has saved."""
+        known = map(same_text, (self.edit.before, *self.edit.earlier))
+        return same_text(self.now) not in known
 
 
 def is_asked(arguments: Sequence[str]) -> bool:
@@ -110,10 +120,11 @@ def parse(arguments: Sequence[str]) -> ApplyOptions:
 
 
 def apply(options: ApplyOptions) -> int:
-    """Write the edited captions; returns 0, or 1 if one was left because it had changed on the disk.
+    """Write the edited captions; returns 0, or 1 if one was left out or kept as it had changed on the disk.
 
     Raises:
-        InputError: the folder is none of ours, or a line is not what the page saves; nothing was written.
+        InputError: the folder is none of ours, a line is not what the page saves, or no edit at all can be
+            used; nothing was written.
         RunError: a caption could not be written; those before it are.
     """
     folder = options.folder
@@ -124,7 +135,11 @@ def apply(options: ApplyOptions) -> int:
             "name the folder that holds review.html",
         )
     with folder_lock(folder, f"{PROGRAM} {FLAG}"):
-        targets = _targets(folder, read_edits(options.edits))
+        edits, left_out = read_edits(options.edits)
+        targets, unusable = _targets(folder, edits)
+        left_out += unusable
+        if not targets:
+            raise _refusal(options.edits, left_out)
         changed = [one for one in targets if one.has_changed and not one.is_done]
         kept = [] if options.overwrite else changed
         wanted = [one for one in targets if not one.is_done and one not in kept]
@@ -133,12 +148,12 @@ def apply(options: ApplyOptions) -> int:
                 _write(target)
             if wanted:
                 _renew(folder)
-    _tell(options, targets, wanted, changed)
-    return 1 if kept else 0
+    _tell(options, targets, wanted, changed, left_out)
+    return 1 if kept or left_out else 0
 
 
-def read_edits(path: Path) -> list[Edit]:
-    """Return the edits of a file; every line is looked at.
+def read_edits(path: Path) -> tuple[list[Edit], list[str]]:
+    """Return the edits of a file, and of those that no trainer could use why; every line is looked at.
 
     Raises:
         InputError: naming the lines that are not what the page saves, and why.
@@ -150,14 +165,13 @@ def read_edits(path: Path) -> list[Edit]:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(path, f"cannot be read ({error.strerror})", "check its permissions") from None
-    tokenizer = ClipTokenizer.bundled()
     edits: dict[str, Edit] = {}
     problems: list[str] = []
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         if not line.strip():
             continue
         try:
-            edit = _edit(number, line, tokenizer)
+            edit = _edit(number, line)
             earlier = edits.setdefault(edit.file, edit)
             if same_text(earlier.caption) != same_text(edit.caption):
                 raise ValueError(f"line {earlier.line} has another caption for {printable(edit.file)}")
@@ -167,10 +181,21 @@ def read_edits(path: Path) -> list[Edit]:
         raise _refusal(path, problems)
     if not edits:
         raise InputError(path, "holds no edited caption", "edit one in review.html and save again")
-    return list(edits.values())
+    tokenizer = ClipTokenizer.bundled()
+    usable, too_long = [], []
+    for edit in edits.values():
+        tokens = tokenizer.count(edit.caption)
+        if tokens <= MAX_TOKENS:
+            usable.append(edit)
+        else:
+            too_long.append(
+                f"{printable(edit.file)}: {tokens} CLIP tokens; no trainer reads more than {MAX_TOKENS},"
+                " shorten it"
+            )
+    return usable, too_long
 
 
-def _edit(number: int, line: bytes, tokenizer: ClipTokenizer) -> Edit:
+def _edit(number: int, line: bytes) -> Edit:
     """Return one line's edit; ValueError says what is wrong with it."""
     try:
         value = json.loads(line.decode("utf-8"))
@@ -197,31 +222,25 @@ def _edit(number: int, line: bytes, tokenizer: ClipTokenizer) -> Edit:
     caption = same_text(caption)
     if bad := next((char for char in caption if not _is_text(char)), None):
         raise ValueError(f"{printable(name)}: the character {bad!a} is no text")
-    tokens = tokenizer.count(caption)
-    if tokens > MAX_TOKENS:
-        raise ValueError(
-            f"{printable(name)}: {tokens} CLIP tokens; no trainer reads more than {MAX_TOKENS}, shorten it"
-        )
-    return Edit(number, name, caption, before)
+    earlier = value.get("earlier", [])
+    if not isinstance(earlier, list) or not all(isinstance(text, str) for text in earlier):
+        raise ValueError("is not an edited caption")
+    return Edit(number, name, caption, before, tuple(earlier))
 
 
 def _is_text(char: str) -> bool:
     return char >= " " and not "\x7f" <= char < "\xa0" and not "\ud800" <= char < "\ue000"
 
 
-def _targets(folder: Path, edits: Sequence[Edit]) -> list[Target]:
-    """Find the caption file of each edit.
-
-    Raises:
-        InputError: an image is not there, or its caption cannot be read.
-    """
+def _targets(folder: Path, edits: Sequence[Edit]) -> tuple[list[Target], list[str]]:
+    """Find the caption file of each edit; of those that have none, say why."""
     images = {path.name: path for path in list_images(folder).images}
     captions = find_captions(images.values(), CAPTION_EXTENSIONS)
     targets, problems = [], []
     for edit in edits:
         image = images.get(edit.file)
         if image is None:
-            problems.append(f"line {edit.line}: there is no image {printable(edit.file)} in the folder")
+            problems.append(f"there is no image {printable(edit.file)} in the folder (renamed, deleted?)")
             continue
         path = captions[image]
         now = ""
@@ -232,14 +251,16 @@ def _targets(folder: Path, edits: Sequence[Edit]) -> list[Target]:
                 problems.append(f"{printable(path.name)}: {error}")
                 continue
         targets.append(Target(edit, path or folder / f"{picture_stem(image.name)}.txt", now))
-    if problems:
-        raise _refusal(folder, problems)
-    return targets
+    return targets, problems
+
+
+def _listed(problems: Sequence[str]) -> list[str]:
+    more = [f"… and {len(problems) - LISTED} more"] if len(problems) > LISTED else []
+    return [*problems[:LISTED], *more]
 
 
 def _refusal(where: Path, problems: Sequence[str]) -> InputError:
-    more = [f"… and {len(problems) - LISTED} more"] if len(problems) > LISTED else []
-    listed = "".join(f"\n  {line}" for line in [*problems[:LISTED], *more])
+    listed = "".join(f"\n  {line}" for line in _listed(problems))
     return InputError(
         where,
         f"nothing was written, as something is wrong with it:{listed}",
@@ -285,7 +306,11 @@ def _captions(folder: Path) -> list[str]:
 
 
 def _tell(
-    options: ApplyOptions, targets: Sequence[Target], wanted: Sequence[Target], changed: Sequence[Target]
+    options: ApplyOptions,
+    targets: Sequence[Target],
+    wanted: Sequence[Target],
+    changed: Sequence[Target],
+    left_out: Sequence[str],
 ) -> None:
     done = sum(target.is_done for target in targets)
     would = "would be written" if options.dry_run else "written"
@@ -304,7 +329,28 @@ def _tell(
         print(f"    in the page:   {printable(target.edit.caption)}")
     if changed and not options.overwrite:
         print("  to take the page's captions all the same: the same command with --overwrite")
+    if left_out:
+        print(f"  left out, {len(left_out)}:")
+        for line in _listed(left_out):
+            print(f"    {line}")
+    if done == len(targets) and (newer := _newer_download(options.edits)):
+        print(f"  {printable(newer.name)} beside it is newer: if you saved again, apply that one")
     print(f"captions and images: {printable(os.fspath(options.folder))}")
+
+
+def _newer_download(edits: Path) -> Path | None:
+    """Return the newest file beside `edits` that is the same download again, as browsers number them."""
+    plain = _NUMBER.sub("", edits.stem)
+    try:
+        beside = [
+            path
+            for path in edits.parent.iterdir()
+            if path.suffix == edits.suffix and _NUMBER.sub("", path.stem) == plain and path.is_file()
+        ]
+        newest = max(beside, key=lambda path: path.stat().st_mtime_ns)
+        return newest if newest.stat().st_mtime_ns > edits.stat().st_mtime_ns else None
+    except (OSError, ValueError):
+        return None
 
 
 def _token_limit(folder: Path) -> int:

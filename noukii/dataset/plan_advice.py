@@ -59,8 +59,8 @@ def _drowned(plan: Plan) -> list[str]:
         wanted = max(1, round(sum(others) / len(others) / max(1, len(each.images))))
         said.append(
             f"{each.data_set.name}: {each.samples} of {plan.samples_per_epoch} samples per epoch; the repeats"
-            f" of the other data sets drown it. About as much weight has --dataset"
-            f" {printable(each.data_set.folder.name)} --repeats {wanted}"
+            f" of the other data sets drown it; with {plural(wanted, 'repeat')} it has about as much weight"
+            " (--repeats behind its --dataset, or the number that starts its name)"
         )
     return said
 

@@ -1,11 +1,13 @@
-"""A plan as text for a terminal of 100 columns, and as a dictionary for JSON."""
+"""A plan as text for a terminal, and as a dictionary for JSON."""
 
 from __future__ import annotations
 
 import os
-import textwrap
+import shutil
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,33 +15,64 @@ from noukii import disk, project
 from noukii.dataset.caption_check import plural
 from noukii.dataset.folders import FROM_COMMAND_LINE, FROM_DEFAULT, FROM_NAME
 from noukii.dataset.images import Skipped
+from noukii.dataset.wide_text import columns_of, padded, shortened, wrapped
 from noukii.names import printable
 
 if TYPE_CHECKING:
     from noukii.dataset.plan import Plan, PlannedImage, PlannedSet
 
-COLUMNS = 100
+MOST_COLUMNS, FEWEST_COLUMNS = 100, 20
+"""Longer lines are hard to read; on shorter ones the terminal may break them where it likes."""
+
+LONGEST_NAME = 34
+"""Columns of a data set's name in the table."""
+
 _SHOWN = 20
 
 
-def describe(plan: Plan) -> str:
-    """Return the plan as lines of at most COLUMNS columns, without colours."""
-    lines = [*_table(plan), ""]
+def describe(plan: Plan, columns: int | None = None) -> str:
+    """Return the plan in lines without colours.
+
+    Args:
+        columns: that a line may take at most; None: those of the terminal, MOST_COLUMNS without one.
+    """
+    columns = columns or terminal_columns()
+    lines: list[str | _Long] = [*_table(plan, columns), ""]
     for each in plan.sets:
         lines += [*_set_lines(each), ""]
     if plan.ignored:
         lines += ["not used, beside the data sets"]
         lines += [line for text in skipped_lines(plan.ignored) for line in _wrap(text, "  ")]
         lines += [""]
-    lines += _bucket_lines(plan)
+    lines += _bucket_lines(plan, columns)
     lines += _step_lines(plan)
     for warning in (*plan.warnings, *plan.advice):
         lines += _wrap(f"! {warning}", "", "  ")
-    return "\n".join(lines).rstrip()
+    fitted = ([line] if isinstance(line, str) else line.fitted(columns) for line in lines)
+    return "\n".join(line for part in fitted for line in part).rstrip()
 
 
-def _table(plan: Plan) -> list[str]:
-    """Return the data sets as a table: one line each, and their sum."""
+@dataclass(frozen=True)
+class _Long:
+    """A line that is broken where the terminal ends: what stands before it, and before its other lines."""
+
+    text: str
+    first: str
+    further: str
+
+    def fitted(self, columns: int) -> list[str]:
+        return wrapped(self.text, columns, self.first, self.further)
+
+
+def terminal_columns() -> int:
+    """Return how wide what is printed may be."""
+    if not sys.stdout.isatty():
+        return MOST_COLUMNS
+    return min(MOST_COLUMNS, max(FEWEST_COLUMNS, shutil.get_terminal_size((MOST_COLUMNS, 24)).columns))
+
+
+def _table(plan: Plan, columns: int) -> list[str]:
+    """Return the data sets as a table: one line each, and their sum; long names give way."""
     head = ["data set", "images", "repeats", "per epoch", "share", "captions"]
     rows = []
     for each in plan.sets:
@@ -49,7 +82,7 @@ def _table(plan: Plan) -> list[str]:
         )
         rows.append(
             [
-                _shortened(each.data_set.name, 34),
+                each.data_set.name,
                 str(count),
                 str(each.data_set.repeats),
                 str(each.samples),
@@ -60,28 +93,27 @@ def _table(plan: Plan) -> list[str]:
     if len(rows) > 1:
         images = sum(len(each.images) for each in plan.sets)
         rows.append(["together", str(images), "", str(plan.samples_per_epoch), "100 %", ""])
+    others = sum(max(columns_of(row[place]) for row in (head, *rows)) + 2 for place in range(1, len(head)))
+    for row in rows:
+        row[0] = shortened(row[0], max(len(head[0]), min(LONGEST_NAME, columns - others)))
     return table_lines(head, rows, right={1, 2, 3, 4})
 
 
 def table_lines(head: Sequence[str], rows: Sequence[Sequence[str]], right: set[int]) -> list[str]:
     """Return a table in plain text, a rule under its head; the columns in `right` end on one line."""
-    widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
+    widths = [max(columns_of(row[place]) for row in (head, *rows)) for place in range(len(head))]
 
     def line(cells: Sequence[str]) -> str:
-        padded = (
-            cell.rjust(width) if place in right else cell.ljust(width)
+        aligned = (
+            padded(cell, width, place in right)
             for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
         )
-        return "  ".join(padded).rstrip()
+        return "  ".join(aligned).rstrip()
 
     return [line(head), line(["-" * width for width in widths]), *map(line, rows)]
 
 
-def _shortened(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def _set_lines(each: PlannedSet) -> Iterator[str]:
+def _set_lines(each: PlannedSet) -> Iterator[_Long]:
     data_set, report = each.data_set, each.captions
     count = len(each.images)
     yield from _wrap(f"{data_set.name}  ({printable(data_set.folder)})", "", "    ")
@@ -116,7 +148,7 @@ def _set_lines(each: PlannedSet) -> Iterator[str]:
     yield from _grouped(changed)
 
 
-def _grouped(pairs: Iterator[tuple[str, str]] | Sequence[tuple[str, str]]) -> Iterator[str]:
+def _grouped(pairs: Iterator[tuple[str, str]] | Sequence[tuple[str, str]]) -> Iterator[_Long]:
     names: dict[str, list[str]] = defaultdict(list)
     for note, name in pairs:
         names[note].append(name)
@@ -130,23 +162,23 @@ def _repeats_words(repeats: int, where: str) -> str:
     return f"{repeats}, {where}" + (", as the name gives none" if where == FROM_DEFAULT else "")
 
 
-def _bucket_lines(plan: Plan) -> list[str]:
+def _bucket_lines(plan: Plan, columns: int) -> list[str | _Long]:
     """Return each bucket with its pictures and its samples per epoch, in as many columns as fit."""
     width, height = plan.rule.resolution
-    lines = _wrap(
+    lines: list[str | _Long] = _wrap(
         f"buckets for {width}x{height}, images are never enlarged; images, and samples with repeats", ""
     )
     cells = [
         f"{bucket!s:>9}: {plan.bucket_images[bucket]} ({count})" for bucket, count in plan.buckets.items()
     ]
     size = max(map(len, cells)) + 2
-    per_line = max(1, (COLUMNS - 2) // size)
+    per_line = max(1, (columns - 2) // size)
     for start in range(0, len(cells), per_line):
         lines.append("  " + "".join(cell.ljust(size) for cell in cells[start : start + per_line]).rstrip())
     return [*lines, ""]
 
 
-def _step_lines(plan: Plan) -> list[str]:
+def _step_lines(plan: Plan) -> list[str | _Long]:
     batch = plan.batch_size * plan.accumulation
     gathered = f" ({plan.batch_size} x {plan.accumulation} gathered)" if plan.accumulation > 1 else ""
     lines = [
@@ -155,8 +187,11 @@ def _step_lines(plan: Plan) -> list[str]:
             f" {plan.steps_per_epoch} steps per epoch; the last batch of a bucket may be smaller",
             "",
         ),
-        f"{plan.steps} steps = {plan.steps / plan.steps_per_epoch:.1f} epochs"
-        f" (each image is seen about {_seen(plan)} times)",
+        *_wrap(
+            f"{plan.steps} steps = {plan.steps / plan.steps_per_epoch:.1f} epochs"
+            f" (each image is seen about {_seen(plan)} times)",
+            "",
+        ),
     ]
     place = f"{disk.size(plan.staging_bytes)} of training copies go to {printable(project.staging())}"
     return [*lines, *_wrap(place, "", "  "), ""]
@@ -181,14 +216,8 @@ def _listed(names: Iterator[str] | Sequence[str]) -> str:
     return ", ".join(shown[:_SHOWN]) + more
 
 
-def _wrap(text: str, indent: str, further: str | None = None) -> list[str]:
-    return textwrap.wrap(
-        text,
-        COLUMNS,
-        initial_indent=indent,
-        subsequent_indent=indent + "  " if further is None else further,
-        break_on_hyphens=False,
-    )
+def _wrap(text: str, indent: str, further: str | None = None) -> list[_Long]:
+    return [_Long(text, indent, indent + "  " if further is None else further)]
 
 
 def plan_dict(plan: Plan) -> dict[str, Any]:

@@ -61,10 +61,11 @@ def parse(arguments: Sequence[str]) -> CompareOptions:
     found, others = parser.parse_known_args(list(arguments))
     if others:
         raise InputError(others[0].partition("=")[0], f"has no meaning with {FLAG}", USAGE)
-    if problem := name_problem(found.compare):
-        raise InputError(FLAG, f"'{printable(found.compare)}' {problem}", "name a folder of trained_loras/")
+    name = _name(found.compare)
+    if problem := name_problem(name):
+        raise InputError(FLAG, f"'{printable(name)}' {problem}", "name a folder of trained_loras/")
     base = demo_model() if found.base_model == Path("demo") else found.base_model
-    return CompareOptions(found.compare, found.strengths, found.checkpoints, found.sample_prompts, base)
+    return CompareOptions(name, found.strengths, found.checkpoints, found.sample_prompts, base)
 
 
 def compare(options: CompareOptions) -> int:
@@ -136,6 +137,13 @@ def choose(saved: Sequence[saved_loras.Checkpoint], most: int) -> list[saved_lor
         if len(wanted) < most:
             wanted.add(round(place * (len(different) - 1) / max(1, most - 1)))
     return [one for place, one in enumerate(different) if place in wanted]
+
+
+def _name(given: str) -> str:
+    """Return the name of a run that was given as the path of its folder, as a shell completes it."""
+    name, path = given.rstrip("/"), Path(given).expanduser()
+    is_there = "/" in name and path.name and path.resolve().parent == project.trained_loras().resolve()
+    return path.name if is_there else name
 
 
 def _folder(name: str) -> Path:

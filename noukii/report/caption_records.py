@@ -92,6 +92,16 @@ def whole(value: object) -> int | None:
     return int(value) if abs(value) < 1e300 else None  # math.isfinite cannot take an int of 400 digits
 
 
+def real(value: object) -> float | None:
+    """Return a number as it stands (NaN and infinity too); None for anything else, text or true, say.
+
+    A whole number that no float can hold comes from damage alone, and is none either.
+    """
+    if isinstance(value, float):
+        return value
+    return value if whole(value) is not None else None  # type: ignore[return-value]
+
+
 def _text(line: dict[str, object], key: str) -> str | None:
     value = line.get(key)
     return value if isinstance(value, str) else None

@@ -19,7 +19,7 @@ from noukii.report import checkpoints as saved_loras
 from noukii.report import run_data
 from noukii.report import run_summary as summary
 from noukii.report.caption_checks import FLAGS
-from noukii.report.caption_records import whole
+from noukii.report.caption_records import real, whole
 from noukii.report.charts import Series, line_chart
 from noukii.report.cues import read_cues
 from noukii.report.data_review import count_images, review_data
@@ -36,6 +36,9 @@ RunFacts = dict[str, object]
 
 Line = tuple[str, str, Callable[[Metric], float | None]]
 """One line of a chart: its name, its CSS class, its value at a step."""
+
+_DRAWABLE = 1e100
+"""Larger numbers (and those as small) cannot be told from damage, nor be drawn."""
 
 _LONG = 300
 """Characters of a metadata value that the page shows; tag statistics can be megabytes."""
@@ -106,6 +109,7 @@ def write_report(run_folder: Path, page: Path | None = None, running: RunFacts |
             lora=files.lora,
             tiles=_tiles(files, metrics),
             outcome=summary.outcome(files.run),
+            broken_loss=summary.broken_loss(metrics),
             loss_chart=loss_chart(metrics),
             rate_chart=rate_chart(metrics),
             loss_points=summary.loss_points(metrics),
@@ -183,7 +187,10 @@ def _chart(
 
 
 def _or_gap(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+    """Return what can be drawn; a gap for nothing, and for what would make all else a flat line."""
+    if value is None or abs(value) > _DRAWABLE:
+        return math.nan
+    return float(value) if abs(value) > 1 / _DRAWABLE else 0.0 * value
 
 
 def _tiles(files: RunFiles, metrics: Sequence[Metric]) -> dict[str, object]:
@@ -191,8 +198,9 @@ def _tiles(files: RunFiles, metrics: Sequence[Metric]) -> dict[str, object]:
     points = summary.loss_points(metrics)
     metadata = files.lora.metadata if files.lora else {}
     asked = metadata.get("ss_steps") or metadata.get("ss_max_train_steps") or ""
+    asked = asked if asked.isascii() and asked.isdecimal() and len(asked) < 13 else ""
     return {
-        "steps": metrics[-1].step if metrics else (int(asked) if asked.isdecimal() else None),
+        "steps": metrics[-1].step if metrics else (int(asked) if asked else None),
         "epochs": metrics[-1].epoch if metrics else None,
         "loss": points[-1].metric.loss_smoothed if points else None,
         "seconds": _number(files.run.get("seconds")),
@@ -204,13 +212,8 @@ def _tiles(files: RunFiles, metrics: Sequence[Metric]) -> dict[str, object]:
 
 
 def _number(value: object) -> float | int | None:
-    usable = (
-        isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value >= 0
-    )
-    return value if usable else None  # type: ignore[return-value]
+    found = real(value)
+    return found if found is not None and math.isfinite(found) and found >= 0 else None
 
 
 def _total_steps(files: RunFiles) -> int | None:

@@ -22,7 +22,7 @@ from noukii.errors import InputError
 from noukii.names import printable
 from noukii.report import caption_checks as checks
 from noukii.report.caption_records import HAND, Record, read_manifest
-from noukii.report.cues import Cue, read_cues
+from noukii.report.cues import Cue, mentions, read_cues
 from noukii.report.pages import write_page
 from noukii.report.run_summary import shell_word
 from noukii.report.thumbnails import Thumbnail, ThumbnailSpool
@@ -98,6 +98,8 @@ def write_review(
             alike = near_duplicates(listing.images)
         entries = _with_duplicates(entries, [[path.name for path in group] for group in alike])
         captions = [entry.caption for entry in entries if entry.caption]
+        cues = [Cue.of(concept, captions) for _, concepts in cue_files for concept in concepts]
+        common = checks.common_words(captions, trigger)
         not_used = [*left_out, *((skip.path.name, skip.reason) for skip in listing.skipped), *skipped]
         return write_page(
             output_folder / PAGE,
@@ -113,8 +115,9 @@ def write_review(
             captioned=len(captions),
             limit=limit,
             median=checks.median_tokens(entry.tokens for entry in entries),
-            cues=[Cue.of(concept, captions) for _, concepts in cue_files for concept in concepts],
-            common=checks.common_words(captions, trigger),
+            cues=cues,
+            common=common,
+            having=_having(entries, [cue.concept for cue in cues], [word for word, _ in common]),
             common_share=checks.COMMON_SHARE,
             trigger=trigger,
             settings=_settings(records.values()),
@@ -207,6 +210,16 @@ def _with_duplicates(entries: list[Entry], alike: Sequence[Sequence[str]]) -> li
         flags = tuple(key for key in order if key in found)
         result.append(replace(entry, flags=flags, alike=others.get(entry.name, ())))
     return result
+
+
+def _having(entries: Sequence[Entry], concepts: Iterable[str], common: Iterable[str]) -> dict[str, list[int]]:
+    """Return for each concept and each common word the places of the entries that were counted for it."""
+    captions = [(place, entry.caption) for place, entry in enumerate(entries) if entry.caption]
+    spoken = [(place, set(checks.words(caption))) for place, caption in captions]
+    found = {word: [place for place, said in spoken if word in said] for word in common}
+    for concept in concepts:
+        found[concept] = [place for place, caption in captions if mentions(caption, concept)]
+    return found
 
 
 def _flag_counts(entries: Iterable[Entry]) -> list[tuple[checks.Flag, int]]:

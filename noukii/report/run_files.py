@@ -12,10 +12,13 @@ from pathlib import Path
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from noukii.report.caption_records import json_lines, whole
+from noukii.report.caption_records import json_lines, real, whole
 
 _MAX_HEADER = 100_000_000
 """Bytes; the safetensors library itself refuses a longer header."""
+
+_MOST_STEPS = 10**12
+"""More in metrics.jsonl are damage, and would press all that is right into one end of the chart."""
 
 _SAMPLE = re.compile(
     r"^(?P<name>.*?)_?(?P<epoch>e?)(?P<at>\d{6,})_(?P<prompt>\d{2,})(?:_\d{14}(?:_\d+)?)?\.(?:png|jpg|jpeg|webp)$",
@@ -101,18 +104,18 @@ def read_metrics(path: Path) -> list[Metric]:
     steps: dict[int, Metric] = {}
     for line in json_lines(path):
         step = whole(line.get("step"))
-        if step is None:
+        if step is None or abs(step) > _MOST_STEPS:
             continue
         steps[step] = Metric(
             step=step,
             epoch=whole(line.get("epoch")),
-            loss=_real(line.get("loss")),
-            loss_smoothed=_real(line.get("loss_smoothed")),
-            lr_unet=_real(line.get("lr_unet")),
-            lr_text_encoder=_real(line.get("lr_text_encoder")),
-            seconds=_real(line.get("seconds")),
+            loss=real(line.get("loss")),
+            loss_smoothed=real(line.get("loss_smoothed")),
+            lr_unet=real(line.get("lr_unet")),
+            lr_text_encoder=real(line.get("lr_text_encoder")),
+            seconds=real(line.get("seconds")),
             samples=whole(line.get("samples")),
-            validation_loss=_real(line.get("validation_loss")),
+            validation_loss=real(line.get("validation_loss")),
         )
     return [steps[step] for step in sorted(steps)]
 
@@ -205,8 +208,3 @@ def _age(path: Path) -> tuple[float, str]:
 def _elements(shape: object) -> int:
     sizes = [whole(side) or 0 for side in shape] if isinstance(shape, list) else [0]
     return math.prod(sizes)
-
-
-def _real(value: object) -> float | None:
-    """Return a number as it stands (NaN and infinity too); None for anything else."""
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None  # type: ignore[return-value]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from noukii.names import printable
 from noukii.report.caption_records import whole
 from noukii.report.readable import counted, moment, percent
 from noukii.report.run_data import dicts
@@ -72,6 +73,20 @@ def loss_points(metrics: Sequence[Metric]) -> list[LossPoint]:
     return [LossPoint("first", usable[0]), LossPoint("lowest", lowest), LossPoint("last", usable[-1])]
 
 
+def broken_loss(metrics: Sequence[Metric]) -> str:
+    """Return from where on the loss is no number, in words; empty if there is no such step."""
+    broken = [metric for metric in metrics if metric.loss is not None and not math.isfinite(metric.loss)]
+    if not broken:
+        return ""
+    where = (
+        f"step {broken[0].step}" if len(broken) == 1 else f"{len(broken)} steps from step {broken[0].step} on"
+    )
+    return (
+        f"The loss of {where} is not a finite number; what was trained from there on is of no use, and the"
+        " loss at the end is the last finite one. A lower --learning-rate helps, or --precision no."
+    )
+
+
 def spread(metrics: Sequence[Metric], most: int = 40) -> list[Metric]:
     """Return at most `most` of the metrics, evenly spread, the first and the last among them."""
     if len(metrics) <= most:
@@ -115,9 +130,9 @@ def facts(run: Mapping[str, object]) -> list[str]:
     """Return what stands under the title: base model, trainer, when it ended."""
     found = []
     if base := _first(run.get("base_model")):
-        found.append(f"on {base}")
+        found.append(f"on {printable(base)}")
     if trainer := _first(run.get("trainer")):
-        found.append(f"{_TRAINERS.get(trainer, trainer)} trainer")
+        found.append(f"{_TRAINERS.get(trainer, printable(trainer))} trainer")
     if finished := run.get("finished_at"):
         found.append(moment(finished))
     return found

@@ -52,12 +52,15 @@ def draw_rows(
     from noukii.trainer.base_model import load_base_model
     from noukii.trainer.lora import LoraMismatch, create_network, lora_alphas, lora_ranks
     from noukii.trainer.lora_file import read_lora
+    from noukii.trainer.packed_convs import pack
     from noukii.trainer.text_encoding import encode_prompt
 
     device = torch.device("cuda" if use_gpu else "cpu")
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision if use_gpu else "no", torch.float32)
     model = load_base_model(base, dtype=dtype, device=device, parts=("unet", "text_encoder"))
     vae = load_base_model(base, dtype=torch.float32, device=device, parts=("vae",)).vae
+    if device.type == "cpu":
+        pack(model.unet, trains=False)
 
     def embed(text: str) -> Any:
         ids = torch.tensor([model.tokenizer.chunks(text, token_length)])

@@ -26,8 +26,11 @@ NOTHING_FUSED = ("none", (), "")
 """No activation behind the convolution."""
 
 
-def pack(model: nn.Module) -> None:
-    """Let the frozen 3x3 convolutions of a model on the processor pack their weights at their first call."""
+def pack(model: nn.Module, *, trains: bool) -> None:
+    """Let the frozen 3x3 convolutions of a model on the processor pack their weights at their first call.
+
+    trains: gradients are to go through them; else one direction is kept.
+    """
     for layer in model.modules():
         if (
             isinstance(layer, nn.Conv2d)
@@ -37,7 +40,9 @@ def pack(model: nn.Module) -> None:
             and not layer.weight.requires_grad
             and can_pack(layer.weight.dtype)
         ):
-            layer.forward = partial(_forward, layer, Packed(tuple(layer.stride), tuple(layer.padding)))
+            layer.forward = partial(
+                _forward, layer, Packed(tuple(layer.stride), tuple(layer.padding), trains)
+            )
 
 
 @cache
@@ -49,9 +54,9 @@ def can_pack(dtype: torch.dtype) -> bool:
     weight = torch.randn(16, 8, 3, 3, generator=generator).to(dtype)
     x = torch.randn(1, 8, 6, 6, generator=generator).to(dtype)
     gradient = torch.randn(1, 16, 3, 3, generator=generator).to(dtype)
-    packed = Packed((2, 2), (1, 1))
+    packed = Packed((2, 2), (1, 1), trains=True)
     try:
-        packed.prepare(weight, x, backwards=True)
+        packed.prepare(weight, x, with_gradient=True)
         answers = packed.convolve(x, None), packed.convolve_back(gradient, x.shape[2:])
     except (RuntimeError, AttributeError, NotImplementedError):
         return False
@@ -64,25 +69,26 @@ def can_pack(dtype: torch.dtype) -> bool:
 
 @dataclass
 class Packed:
-    """One layer's weights in the orders of both directions, each None until it is needed."""
+    """One layer's weights in the orders of both directions (without `trains`, of one), None until needed."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
+    trains: bool
     forwards: Tensor | None = None
     backwards: Tensor | None = None
 
     @property
     def is_whole(self) -> bool:
-        return self.forwards is not None and self.backwards is not None
+        return self.forwards is not None and (self.backwards is not None or not self.trains)
 
-    def prepare(self, weight: Tensor, x: Tensor, *, backwards: bool) -> None:
+    def prepare(self, weight: Tensor, x: Tensor, *, with_gradient: bool) -> None:
         """Pack `weight`, [out, in, 3, 3], for inputs like x, [B, in, H, W]; others may be slower."""
         operators, size = torch.ops.mkldnn, x.shape[2:]
         if self.forwards is None:
             self.forwards = operators._reorder_convolution_weight(
                 weight, self.padding, self.stride, DILATION, GROUPS, x.shape
             )
-        if self.backwards is None and backwards:
+        if self.backwards is None and self.trains and with_gradient:
             shape = (x.shape[0], weight.shape[0], *self._answer_size(size))
             self.backwards = operators._reorder_convolution_transpose_weight(
                 weight, self.padding, self._left_over(size), self.stride, DILATION, GROUPS, shape
@@ -127,7 +133,7 @@ class _Convolution(torch.autograd.Function):
 def _forward(layer: nn.Conv2d, packed: Packed, x: Tensor) -> Tensor:
     x = x.to(layer.weight.dtype)
     if not packed.is_whole:
-        packed.prepare(layer.weight, x, backwards=x.requires_grad)
+        packed.prepare(layer.weight, x, with_gradient=x.requires_grad)
         if packed.is_whole:
             layer.weight.data = layer.weight.new_empty(0)  # nothing reads them any more but their dtype
     return _Convolution.apply(x, layer.bias, packed)

@@ -94,7 +94,7 @@ def network_and_text(
             model.text_encoder = None
             empty_gpu_cache(workers.device)
     if workers.device.type == "cpu" and not settings.gradient_checkpointing:
-        pack(model.unet)  # with checkpointing, memory is short
+        pack(model.unet, trains=True)  # with checkpointing, memory is short
     network = create_network(
         model.unet if settings.trains_unet else None,
         model.text_encoder if settings.trains_text_encoder else None,

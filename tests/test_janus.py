@@ -318,7 +318,7 @@ def test_wrong_picture_size() -> None:
 
 
 def load(folder: Path, dtype: str = "float32") -> janus.Janus:
-    return janus.load(janus.check_model(folder), "cpu", janus.choose_dtype("cpu", dtype))
+    return janus.load(janus.check_model(folder), "cpu", janus.choose_dtype("cpu", dtype), packed=False)
 
 
 def test_original_layout_gives_the_same_weights(original: Path) -> None:

@@ -120,8 +120,10 @@ def choose_dtype(device: str, wanted: str = "auto") -> torch.dtype:
     return best if wanted == "auto" else getattr(torch, wanted)
 
 
-def load(files: JanusFiles, device: str, dtype: torch.dtype) -> Janus:
+def load(files: JanusFiles, device: str, dtype: torch.dtype, *, packed: bool = True) -> Janus:
     """Read the weights and return the model, in eval mode, on `device` in `dtype`.
+
+    packed: on a CPU the language model's matrices are laid out for it, and their `weight` is empty.
 
     Tensors are mapped from disk and converted one at a time, so that memory peaks at about the size
     of the result. Raises InputError for weights that are damaged, hold code, lack a tensor of the
@@ -140,6 +142,11 @@ def load(files: JanusFiles, device: str, dtype: torch.dtype) -> Janus:
             raise InputError(files.folder / "tokenizer.json", reason, NEXT_STEP)
         _check_tensors(files, shapes, {name: tuple(t.shape) for name, t in model.state_dict().items()})
         _fill(model, files, device, dtype)
+        if packed and device == "cpu":
+            from noukii.captioning import packed_linears
+
+            for part in (model.model.language_model, model.lm_head):
+                packed_linears.pack(part)
     return Janus(model, tokenizer, files.pixels, device, dtype, files.name)
 
 

@@ -23,10 +23,13 @@ RUNTIME = 1.5 * GIB
 """CUDA context, workspaces, fragmentation."""
 CPU_RUNTIME = 0.8 * GIB
 """Python, the libraries and their workspaces: what was left of the peaks measured at 256 and 512 pixels."""
-FLOPS_PER_SAMPLE = 1.7e12
-"""Forward and backward of SD1.5 with LoRA at 512x512 (UNet forward 0.8e12, backward the same again)."""
-CORE_FLOPS = {"no": 25e9, "fp16": 25e9, "bf16": 60e9}
-"""What one core reaches in these layers; bf16 on a processor with the instructions for it."""
+FLOPS_PER_SAMPLE = 1.37e12
+"""Forward of SD1.5 with LoRA at 512x512, and backward to the inputs, counted (benchmarks/train.py)."""
+CORE_FLOPS = {"no": 45e9, "fp16": 45e9, "bf16": 90e9}
+"""What one core reaches in these layers: 52 to 65e9 measured in float32 on a server; older ones are slower.
+bf16 on a processor with the instructions for it."""
+CHECKPOINTED_TIME = 1.9
+"""Against a step without, measured: all is computed forwards twice, and no convolution is packed."""
 TOY_MODEL_BYTES = 500_000_000
 """A base model below this is a test model; its activations are small too."""
 
@@ -86,4 +89,5 @@ def cpu_seconds(load: Load, steps: int, cores: int) -> float:
     """Estimate how long a run takes on the processor; right to about a factor of two."""
     share = load.base_model_bytes / (4 * SD15_PARAMETERS) if load.base_model_bytes < TOY_MODEL_BYTES else 1.0
     work = FLOPS_PER_SAMPLE * share * load.batch_size * (load.resolution / 512) ** 2 * steps
-    return work * (1.5 if load.gradient_checkpointing else 1.0) / (CORE_FLOPS[load.precision] * cores)
+    work *= CHECKPOINTED_TIME if load.gradient_checkpointing else 1.0
+    return work / (CORE_FLOPS[load.precision] * cores)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,28 @@ def test_a_sheet_shows_the_base_model_and_each_checkpoint_at_each_strength(
     assert page.count("<img ") == 14
     assert Image.open(measured / "compare.png").width > 2 * 192
     assert "compare.html" in capsys.readouterr().out
+
+
+def test_a_damaged_checkpoint_is_left_out_and_pictures_are_as_large_as_the_run_s(
+    place: Path, measured: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NOUKII_HOME", str(place / "home"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    run = measured.with_name("half a run")
+    shutil.copytree(measured, run)
+    broken = run / "disc-step00000004.safetensors"
+    broken.write_bytes(broken.read_bytes()[:-100])
+    (run / "run.json").write_text(json.dumps({"seed": 11, "plan": {"resolution": [64, 64]}}))
+    (place / "plain.txt").write_text("a box --s 2\n")
+    words = ["--compare", run.name, "--strengths", "1", "--base-model", str(place / "sd")]
+    assert compare.compare(compare.parse([*words, "--sample-prompts", str(place / "plain.txt")])) == 0
+    said = capsys.readouterr().out
+    assert f"left out: {broken.name}: " in said and "2 of 2 checkpoints, 1 prompt," in said
+    assert 64 <= Image.open(run / "compare.png").width < 512
+    for path in run.glob("*.safetensors"):
+        path.write_bytes(b"")
+    with pytest.raises(InputError, match="none of its LoRAs can be drawn with"):
+        compare.compare(compare.parse(words))
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def _warnings(items: Sequence[Item]) -> list[str]:
             f"would be under {BUCKET_STEP})",
             small,
         ),
-        *summary.names("copies under another name", renamed),
+        *summary.names("copies under another name", renamed, summary.FEW),
         *summary.names("copies not as the file is", converted, 5),
     ]
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from noukii import hardware, project
 from noukii.command_line import Parser, nearest
 from noukii.dataset.arguments import whole_number
+from noukii.dataset.caption_check import plural
 from noukii.driver.options import default_base_model, demo_model
 from noukii.driver.samples import default_prompts
-from noukii.errors import InputError, Interrupted
+from noukii.errors import InputError, Interrupted, RunError
 from noukii.names import name_problem, printable
 from noukii.progress import Progress
 from noukii.report import checkpoints as saved_loras
@@ -80,6 +81,11 @@ def compare(options: CompareOptions) -> int:
     saved = saved_loras.checkpoints(files)
     if not saved:
         raise InputError(folder, "holds no LoRA", "name a finished run")
+    saved, left_out = _sound(folder, different(saved))
+    for problem in left_out:
+        print(f"left out: {problem}")
+    if not saved:
+        raise InputError(folder, "none of its LoRAs can be drawn with", "name another run")
     chosen = choose(saved, options.checkpoints)
     best = saved_loras.best(saved)
     prompts = _prompts(options, files)
@@ -114,29 +120,47 @@ def compare(options: CompareOptions) -> int:
 
     texts = [prompt.prompt or "(no words)" for prompt in prompts]
     page, picture = write_sheet(folder, options.name, labels, texts, grid, best.label + "," if best else "")
-    print(f"{len(chosen)} of {len(saved)} checkpoints, {len(prompts)} prompts, strengths"
+    print(f"{len(chosen)} of {plural(len(saved), 'checkpoint')}, {plural(len(prompts), 'prompt')}, strengths"
           f" {', '.join(f'{one:g}' for one in options.strengths)}")  # fmt: skip
     print(f"the sheet: {printable(page)}\n           {printable(picture)}")
     return 0
 
 
 def choose(saved: Sequence[saved_loras.Checkpoint], most: int) -> list[saved_loras.Checkpoint]:
-    """Return at most `most` checkpoints, in order: the last, the best, and others spread over the run.
-
-    A file saved at the last step under its number is the finished one again, and is left out.
-    """
-    last = saved[-1]
-    different = [one for one in saved[:-1] if one.step is None or one.step != last.step] + [last]
-    if len(different) <= most:
-        return different
-    wanted = {len(different) - 1}
-    best = saved_loras.best(different)
+    """Return at most `most` checkpoints, in order: the last, the best, and others spread over the run."""
+    if len(saved) <= most:
+        return list(saved)
+    wanted = {len(saved) - 1}
+    best = saved_loras.best(saved)
     if best is not None and len(wanted) < most:
-        wanted.add(different.index(best))
+        wanted.add(saved.index(best))
     for place in range(most):
         if len(wanted) < most:
-            wanted.add(round(place * (len(different) - 1) / max(1, most - 1)))
-    return [one for place, one in enumerate(different) if place in wanted]
+            wanted.add(round(place * (len(saved) - 1) / max(1, most - 1)))
+    return [one for place, one in enumerate(saved) if place in wanted]
+
+
+def different(saved: Sequence[saved_loras.Checkpoint]) -> list[saved_loras.Checkpoint]:
+    """Leave out a file that was saved at the last step under its number: it is the finished one again."""
+    last = saved[-1]
+    return [one for one in saved[:-1] if one.step is None or one.step != last.step] + [last]
+
+
+def _sound(
+    folder: Path, saved: Sequence[saved_loras.Checkpoint]
+) -> tuple[list[saved_loras.Checkpoint], list[str]]:
+    """Return those that can be read to their end and hold numbers, and what is wrong with the others."""
+    from noukii.trainer.lora_file import verify_lora
+
+    sound, problems = [], []
+    for one in saved:
+        try:
+            verify_lora(folder / one.name)
+        except RunError as error:
+            problems.append(f"{error.where}: {error.reason}")
+        else:
+            sound.append(one)
+    return sound, problems
 
 
 def _name(given: str) -> str:
@@ -172,19 +196,19 @@ def _base_model(files: RunFiles) -> Path:
 
 def _prompts(options: CompareOptions, files: RunFiles) -> list[sampling.SamplePrompt]:
     """Return the prompts: the file given, the run's own, else keyword and key concepts."""
+    plan = files.run.get("plan")
+    plan = plan if isinstance(plan, dict) else {}
+    sides = plan.get("resolution")
+    side = (whole(sides[0]) if isinstance(sides, list) and sides else None) or sampling.SIDE
     if options.sample_prompts is not None:
         if not options.sample_prompts.is_file():
             raise InputError(options.sample_prompts, "there is no such file", "one prompt a line is wanted")
-        return sampling.read_prompts(options.sample_prompts)
+        return sampling.read_prompts(options.sample_prompts, side)
     own = files.folder / "sample_prompts.txt"
     if own.is_file():
         return sampling.read_prompts(own)
-    plan = files.run.get("plan")
-    plan = plan if isinstance(plan, dict) else {}
     keywords = [str(one.get("keyword") or "") for one in dicts(plan.get("data_sets"))]
-    sides = plan.get("resolution")
-    size = whole(sides[0]) if isinstance(sides, list) and sides else None
-    lines = default_prompts(keywords or [options.name], files.cues, size or 512).splitlines()
+    lines = default_prompts(keywords or [options.name], files.cues, side).splitlines()
     return [sampling.parse_prompt(line) for line in lines]
 
 

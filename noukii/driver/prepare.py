@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from noukii import hardware, project
+from noukii.dataset.caption_check import plural
 from noukii.dataset.folders import DataSet, find_data_sets
 from noukii.dataset.images import Skipped
 from noukii.dataset.plan import Plan, make_plan
@@ -228,7 +229,7 @@ class Machine:
     @property
     def words(self) -> str:
         """The device and the precision in words."""
-        device = self.hardware.gpu_name or f"CPU, {self.hardware.cpu_count} cores"
+        device = self.hardware.gpu_name or f"CPU, {plural(self.hardware.cpu_count, 'core')}"
         extra = ", gradient checkpointing" if self.gradient_checkpointing else ""
         if self.precision == "bf16" and not self.hardware.computes_bfloat16:
             extra += " (this processor only emulates bfloat16, many times slower: give --precision no)"

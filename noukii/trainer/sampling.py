@@ -39,8 +39,12 @@ class SamplePrompt:
     scale: float = 7.5
 
 
-def read_prompts(path: Path) -> list[SamplePrompt]:
-    """Read a prompt file; InputError names file, line and reason."""
+SIDE = 512
+"""Pixels of a picture whose prompt names no size, as kohya draws it."""
+
+
+def read_prompts(path: Path, side: int = SIDE) -> list[SamplePrompt]:
+    """Read a prompt file; `side` is for prompts that name no size. InputError names file, line and reason."""
     if path.suffix.lower() in (".toml", ".json"):
         raise InputError(path, "prompts are read from a text file, one a line", "write them into a .txt file")
     try:
@@ -53,7 +57,7 @@ def read_prompts(path: Path) -> list[SamplePrompt]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             try:
-                prompts.append(parse_prompt(line.strip()))
+                prompts.append(parse_prompt(line.strip(), side))
             except ValueError as error:
                 raise InputError(path, f"line {number}: {error}", "correct the line") from None
     if not prompts:
@@ -61,7 +65,7 @@ def read_prompts(path: Path) -> list[SamplePrompt]:
     return prompts
 
 
-def parse_prompt(line: str) -> SamplePrompt:
+def parse_prompt(line: str, side: int = SIDE) -> SamplePrompt:
     """Read one line; ValueError says what is wrong with it."""
     prompt, *options = re.split(r"(?:^|\s)--(?=[A-Za-z])", line)
     values: dict[str, str] = {}
@@ -76,8 +80,8 @@ def parse_prompt(line: str) -> SamplePrompt:
     return SamplePrompt(
         prompt=prompt.strip(),
         negative=values.get("n", ""),
-        width=_size(values, "w"),
-        height=_size(values, "h"),
+        width=_size(values, "w", side),
+        height=_size(values, "h", side),
         seed=_whole(values, "d", 0, 2**63 - 1) if "d" in values else None,
         steps=_whole(values, "s", 1, 1000) if "s" in values else 30,
         scale=_number(values, "l") if "l" in values else 7.5,
@@ -163,9 +167,9 @@ def _betas(alphas_cumprod: Any) -> Any:
     return (1 - bars / before).clamp(max=0.9999).float().numpy()
 
 
-def _size(values: dict[str, str], name: str) -> int:
+def _size(values: dict[str, str], name: str, otherwise: int) -> int:
     if name not in values:
-        return 512
+        return otherwise
     given = _whole(values, name, SMALLEST, LARGEST)
     return given - given % 8
 

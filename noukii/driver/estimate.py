@@ -46,13 +46,15 @@ class Load:
     on_gpu: bool = True
     unet_only: bool = False
     """No text encoder is trained, so none is in memory."""
+    builtin: bool = True
+    """Whose trainer: kohya's packs nothing."""
 
     def bytes(self) -> float:
         """Estimate the peak of a step in bytes: on a CPU to about a tenth, on a GPU to about a third."""
         toy = self.base_model_bytes < TOY_MODEL_BYTES
         mixed = self.precision != "no"
         parameters = UNET_PARAMETERS if self.unet_only else SD15_PARAMETERS
-        if not (self.on_gpu or self.gradient_checkpointing):
+        if self.builtin and not (self.on_gpu or self.gradient_checkpointing):
             parameters += PACKED_PARAMETERS
         weights = self.base_model_bytes * 2 if toy else parameters * (2 if mixed else 4)
         per_sample = ACTIVATIONS_MIXED if mixed else ACTIVATIONS_FLOAT32

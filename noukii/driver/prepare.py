@@ -259,6 +259,7 @@ def fit_machine(prepared: Prepared) -> Machine:
     load = estimate.Load(
         options.resolution or 512, options.batch_size or 4, precision, False, size,
         on_gpu=found.has_gpu, unet_only="--network_train_unet_only" in options.extra,
+        builtin=prepared.trainer == "builtin",
     )  # fmt: skip
     wanted = options.gradient_checkpointing
     checkpointing = wanted == "on" or "--gradient_checkpointing" in options.extra

@@ -321,6 +321,18 @@ def load(folder: Path, dtype: str = "float32") -> janus.Janus:
     return janus.load(janus.check_model(folder), "cpu", janus.choose_dtype("cpu", dtype), packed=False)
 
 
+@pytest.mark.parametrize("layout", ["original", "converted"])
+def test_a_file_that_is_mapped_anew_gives_every_tensor_once(
+    tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_tiny_janus(tmp_path / "model", layout)
+    whole = load(folder).model.state_dict()
+    monkeypatch.setattr(janus, "GROUP_BYTES", 20_000)
+    pieces = load(folder).model.state_dict()
+    assert whole.keys() == pieces.keys()
+    assert all(value.equal(pieces[name]) for name, value in whole.items())
+
+
 def test_original_layout_gives_the_same_weights(original: Path) -> None:
     import torch
 

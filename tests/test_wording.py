@@ -1144,3 +1144,26 @@ def test_a_caption_is_full_only_by_what_is_kept_of_the_answer() -> None:
     mood = "The overall atmosphere is serene and inviting, which evokes a sense of calm. " * 8
     assert filling_part(mood + "A red car.", "kw", CLIP) is None
     assert training_caption(mood + "A red car.", "kw", CLIP) == "kw, a red car."
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"), [("*", "*"), ("'", "'"), ("‘", "’"), ("**", "**"), ("[", "](https://a.b)")]
+)
+def test_an_answer_inside_marks_is_not_full_before_they_close(before: str, behind: str) -> None:
+    answer = "The image shows a red car by a wall. " + " ".join(
+        f"Beside it stands tree {n}." for n in range(20)
+    )
+    assert training_caption(before + answer + behind, "kw", CLIP) == training_caption(answer, "kw", CLIP)
+
+
+def test_an_answer_is_not_full_inside_a_table() -> None:
+    cells = [f"A green tree with {n} red apples stands by a tall brown wall." for n in range(9)]
+    table = "| Part | What is seen |\n|---|---|\n" + "".join(
+        f"| {n} | {cell} |\n" for n, cell in enumerate(cells)
+    )
+    assert "|" not in training_caption(table, "kw", CLIP)
+    head = "".join(f"| A long name of a column {n} " for n in range(12)) + "|\n"
+    assert (
+        training_caption(head + "|---" * 12 + "|\n| a cat " + "| a dog " * 11 + "|", "kw", CLIP)
+        == "kw, a cat, a dog"
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["Janus", "JanusFiles", "check_model", "choose_device", "choose_dtype", "load"]
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+GROUP_BYTES = 400_000_000
+"""Read from a mapped file before it is mapped anew."""
 NAMED = 3
 """How many missing or unknown tensors a message names."""
 
@@ -153,7 +155,7 @@ def load(files: JanusFiles, device: str, dtype: torch.dtype, *, packed: bool = T
 def _shapes(files: JanusFiles) -> dict[str, tuple[int, ...]]:
     """Return transformers' name -> shape of every tensor that captioning needs."""
     shapes = {}
-    for name, tensor in _tensors(files):
+    for name, tensor in _tensors(files, are_read=False):
         names = targets(name, files.layout)
         if names and not tensor.is_floating_point():
             reason = f"holds {printable(name)} as {tensor.dtype}; noukii reads plain floating-point weights"
@@ -225,7 +227,7 @@ def _fill(model: JanusForConditionalGeneration, files: JanusFiles, device: str, 
     """Replace the meta tensors by the file's, converted one at a time."""
     import torch
 
-    for name, tensor in _tensors(files):
+    for name, tensor in _tensors(files, are_read=True):
         names = targets(name, files.layout)
         for target, part in zip(names, tensor.chunk(len(names)) if names else (), strict=True):
             shaped = part.reshape(target_shape(target, tuple(part.shape), 1))
@@ -246,30 +248,49 @@ def _fill(model: JanusForConditionalGeneration, files: JanusFiles, device: str, 
         raise InputError(files.folder, f"lacks {left[0]}", NEXT_STEP)
 
 
-def _tensors(files: JanusFiles) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor mapped from disk) of all weight files, the unused ones included."""
+def _tensors(files: JanusFiles, *, are_read: bool) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield (name, tensor mapped from disk) of all weight files, the unused ones included.
+
+    Where they are to be read, a file is mapped anew now and then: what was read of it counts as our memory
+    while it stays mapped.
+    """
+    for path in files.weights:
+        done = 0
+        while True:
+            with _weights_in_plain_words(path):
+                names, read, is_mapped = _opened(path)
+            size = 0
+            for name in names[done:]:
+                if are_read and is_mapped and size >= GROUP_BYTES:
+                    break
+                with _weights_in_plain_words(path):
+                    tensor = read(name)
+                yield name, tensor
+                size += tensor.nbytes
+                done += 1
+                del tensor
+            del read
+            if done == len(names):
+                break
+
+
+def _opened(path: Path) -> tuple[list[str], Callable[[str], torch.Tensor], bool]:
+    """Return the names in a weight file, what gives the tensor of a name, and whether the file is mapped."""
     import torch
 
-    for path in files.weights:
-        entries: Any
-        with _weights_in_plain_words(path):
-            if path.suffix == ".safetensors":
-                from safetensors import safe_open
+    if path.suffix == ".safetensors":
+        from safetensors import safe_open
 
-                with safe_open(path, framework="pt") as archive:
-                    for name in archive.keys():  # noqa: SIM118 - not a dict
-                        yield name, archive.get_tensor(name)
-                continue
-            with open(path, "rb") as stream:
-                zipped = stream.read(2) == b"PK"  # only the newer, zipped format can be mapped
-            with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore"
-                )  # torch remarks on the pickle's protocol, which is no one's fault
-                entries = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
-        if not isinstance(entries, dict) or not all(isinstance(t, torch.Tensor) for t in entries.values()):
-            raise InputError(path, "does not hold a plain table of named tensors", NEXT_STEP)
-        yield from entries.items()
+        archive = safe_open(path, framework="pt")
+        return list(archive.keys()), archive.get_tensor, True
+    with open(path, "rb") as stream:
+        zipped = stream.read(2) == b"PK"  # only the newer, zipped format can be mapped
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch remarks on the pickle's protocol, which is no one's fault
+        entries: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    if not isinstance(entries, dict) or not all(isinstance(t, torch.Tensor) for t in entries.values()):
+        raise InputError(path, "does not hold a plain table of named tensors", NEXT_STEP)
+    return list(entries), entries.__getitem__, zipped
 
 
 @contextmanager

@@ -34,6 +34,9 @@ LONG_SHARE = 0.5
 PART_END = re.compile(r"[.!?…][\"'”’)*_\]]*\s+(?=\S)|[。！？]|\n\s*(?=\S)")
 """Where a sentence or a line of an answer may be over, told by what is there and one character behind it."""
 
+OPEN_MARK = re.compile(r"(?<!\*)\*{1,3}(?=[^\s*])|(?<![\w'’])['‘‚](?=[^\s'’\d])|\[[^\[\]]*$")
+"""Markup that has no end yet: with the end it is removed, and so may be the opener behind it."""
+
 STARTERS = {
     *(
         "a",
@@ -119,7 +122,10 @@ def filling_part(raw: str, keyword: str, tokenizer: ClipTokenizer, max_tokens: i
         part = raw[: end.end()]
         if tokenizer.count(part) < max_tokens // 2:  # rules remove much more than they add
             continue
-        if tokenizer.count(f"{keyword}, {_description(part, keyword)}") > max_tokens:
+        if part.rstrip().rpartition("\n")[2].lstrip().startswith("|"):  # the next line may say it is a head
+            continue
+        description = _description(part, keyword)
+        if tokenizer.count(f"{keyword}, {description}") > max_tokens and not OPEN_MARK.search(description):
             return part
     return None
 

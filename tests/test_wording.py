@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noukii.captioning.repetition import without_loops
-from noukii.captioning.wording import filling_part, finished_caption, finished_part, training_caption
+from noukii.captioning.wording import filling_part, finished_caption, finished_part, is_full, training_caption
 from noukii.clip_tokens import ClipTokenizer
 
 CLIP = ClipTokenizer.bundled()
@@ -1135,6 +1135,7 @@ def test_more_text_changes_no_caption_that_is_full(parts: list[str], more: str, 
         return
     caption = training_caption(raw, "kw", CLIP, limit)
     assert filling_part(raw + more, "kw", CLIP, limit) == full
+    assert is_full(raw[: len(full) + 1], "kw", CLIP, limit), "a growing answer would not have been ended here"
     assert finished_caption(raw + more, False, "kw", CLIP, limit) == caption
     for end in range(len(full) + 1, len(raw), 7):
         assert finished_caption(raw[:end], True, "kw", CLIP, limit) == caption

@@ -173,7 +173,7 @@ def _write_new(
     """Have the model describe the images that have no caption yet."""
     from noukii.captioning.captioner import describe_all
     from noukii.captioning.preprocess import square
-    from noukii.captioning.wording import filling_part
+    from noukii.captioning.wording import is_full
 
     problems: dict[str, str] = {}
 
@@ -190,10 +190,10 @@ def _write_new(
             raise UnusableImage(problems[group[0].source])
         return picture
 
-    def is_full(text: str) -> bool:
-        return filling_part(text, options.keyword, tokenizer, options.max_caption_tokens) is not None
+    def full(text: str) -> bool:
+        return is_full(text, options.keyword, tokenizer, options.max_caption_tokens)
 
-    enough = None if options.raw_captions else is_full
+    enough = None if options.raw_captions else full
     with Progress("captioning", sum(len(group) for group in groups), "images") as progress:
         for described in describe_all(janus, groups, prepare, options, stop, progress.say, enough):
             for item in described.items:

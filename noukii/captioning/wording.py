@@ -118,16 +118,26 @@ def filling_part(raw: str, keyword: str, tokenizer: ClipTokenizer, max_tokens: i
     None if there is none. Whatever follows behind it, this part stays what it is, and the caption is made
     of it alone: so once a model has written it, more text cannot change the caption.
     """
-    for end in PART_END.finditer(raw[:LONGEST_TEXT]):
-        part = raw[: end.end()]
-        if tokenizer.count(part) < max_tokens // 2:  # rules remove much more than they add
-            continue
-        if part.rstrip().rpartition("\n")[2].lstrip().startswith("|"):  # the next line may say it is a head
-            continue
-        description = _description(part, keyword)
-        if tokenizer.count(f"{keyword}, {description}") > max_tokens and not OPEN_MARK.search(description):
-            return part
-    return None
+    parts = (raw[: end.end()] for end in PART_END.finditer(raw[:LONGEST_TEXT]))
+    return next((part for part in parts if _overfills(part, keyword, tokenizer, max_tokens)), None)
+
+
+def is_full(raw: str, keyword: str, tokenizer: ClipTokenizer, max_tokens: int = 75) -> bool:
+    """Say whether the last whole sentence or line of `raw` has made it overfill a caption.
+
+    For an answer that grows, asked at each of them: the earlier ones are not looked at again.
+    """
+    ends = [end.end() for end in PART_END.finditer(raw[:LONGEST_TEXT])]
+    return bool(ends) and _overfills(raw[: ends[-1]], keyword, tokenizer, max_tokens)
+
+
+def _overfills(part: str, keyword: str, tokenizer: ClipTokenizer, max_tokens: int) -> bool:
+    if tokenizer.count(part) < max_tokens // 2:  # rules remove much more than they add
+        return False
+    if part.rstrip().rpartition("\n")[2].lstrip().startswith("|"):  # the next line may say it is a head
+        return False
+    description = _description(part, keyword)
+    return tokenizer.count(f"{keyword}, {description}") > max_tokens and not OPEN_MARK.search(description)
 
 
 def _description(text: str, keyword: str) -> str:

@@ -105,7 +105,8 @@ def test_the_plan_follows_the_width_of_the_terminal(project_home: Path, tmp_path
     fill(tmp_path / ("4_" + "日本" * 30), 9)
     words = [sys.executable, str(project.CHECKOUT / "generate_config.py"), "--dry-run"]
     words += ["--dataset", str(tmp_path / ("4_" + "日本" * 30))]
-    command = f"stty cols 70 rows 24; {shlex.join(words)}"
+    # readline, which pytest imports, puts COLUMNS into the environment behind Python's back
+    command = f"unset COLUMNS LINES; stty cols 70 rows 24; {shlex.join(words)}"
     done = subprocess.run(
         ["script", "-qec", command, "/dev/null"], capture_output=True, text=True, stdin=subprocess.DEVNULL
     )

@@ -72,6 +72,7 @@ def test_full_size_numbers_agree_with_upstream(checkpoint: Path, expected: dict)
     from noukii.trainer.checkpoint_header import inspect_base_model
     from noukii.trainer.lora import create_network
     from noukii.trainer.objective import add_noise, loss_per_sample, target_of
+    from noukii.trainer.packed_convs import pack
 
     files = inspect_base_model(checkpoint)
     ahead = read_ahead(files, torch.float32, PARTS)
@@ -101,6 +102,7 @@ def test_full_size_numbers_agree_with_upstream(checkpoint: Path, expected: dict)
         loss = loss_per_sample(predicted, target_of(latents, noise, timesteps, base.alphas_cumprod)).mean()
         assert loss.item() == pytest.approx(expected["loss_no_lora"], rel=OUTPUT_TOLERANCE)
     base.vae = None
+    pack(base.unet, trains=True)  # as training on a processor does
 
     rule = expected["lora"]
     network = create_network(base.unet, base.text_encoder, rank=rule["rank"], alpha=rule["alpha"]).apply()

@@ -30,6 +30,8 @@ CORE_FLOPS = {"no": 45e9, "fp16": 45e9, "bf16": 90e9}
 bf16 on a processor with the instructions for it."""
 CHECKPOINTED_TIME = 1.9
 """Against a step without, measured: all is computed forwards twice, and no convolution is packed."""
+WORTH_TELLING = 50_000_000
+"""Bytes that a setting must save to be advised."""
 TOY_MODEL_BYTES = 500_000_000
 """A base model below this is a test model; its activations are small too."""
 TOY_RUNTIME = 0.53 * GIB
@@ -87,7 +89,8 @@ def savings(load: Load, hardware: Hardware) -> list[str]:
         trials.append(("--resolution 384", replace(load, resolution=384)))
     now = load.bytes()
     gains = sorted(((now - trial.bytes(), words) for words, trial in trials), reverse=True)
-    return [f"{words} (about {disk.size(gain)} less)" for gain, words in gains[:2] if gain > 0.02 * now]
+    worth = max(0.02 * now, WORTH_TELLING)
+    return [f"{words} (about {disk.size(gain)} less)" for gain, words in gains[:2] if gain > worth]
 
 
 def cpu_seconds(load: Load, steps: int, cores: int) -> float:

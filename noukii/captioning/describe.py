@@ -34,8 +34,7 @@ MAX_BATCH_GPU = 32
 MAX_BATCH_CPU = 8
 """Where more rows at a time gain little, and cost the finished part of a batch on Ctrl-C. A step of the
 answer reads every weight once, for 8 images as for one; reading the prompt gains nothing."""
-STEADY_ROWS_GPU = 8
-STEADY_ROWS_CPU = 4
+STEADY_ROWS = 8
 """Decoding reads all weights for every token, so these many rows cost little more than one."""
 PART_MARK = re.compile(r"[.!?…。！？\n]")
 """What a sentence or a line ends in; it is not worth looking closer without one."""
@@ -141,7 +140,7 @@ def automatic_batch_size(janus: Janus, max_new_tokens: int) -> int:
 def steady_rows(janus: Janus, batch_size: int, max_new_tokens: int) -> int:
     """Return the `rows` for every `describe` of a run, so that captions do not show the batch size.
 
-    In float32 the batch size itself. In bfloat16 and float16 at least 4 on a CPU, 8 on a GPU, if
+    In float32 the batch size itself. In bfloat16 and float16 at least STEADY_ROWS, if
     the memory allows: then all batch sizes up to that compute in the same shapes, and give the same
     captions to the last token.
     """
@@ -149,8 +148,8 @@ def steady_rows(janus: Janus, batch_size: int, max_new_tokens: int) -> int:
 
     if janus.dtype == torch.float32:
         return batch_size
-    steady = STEADY_ROWS_CPU if janus.device == "cpu" else STEADY_ROWS_GPU
-    return steady if batch_size <= steady <= _free_rows(janus, max_new_tokens, steady) else batch_size
+    fits = _free_rows(janus, max_new_tokens, STEADY_ROWS) >= STEADY_ROWS
+    return STEADY_ROWS if fits and batch_size <= STEADY_ROWS else batch_size
 
 
 def _free_rows(janus: Janus, max_new_tokens: int, most: int) -> int:

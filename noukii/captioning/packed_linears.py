@@ -22,9 +22,8 @@ def pack(model: nn.Module) -> None:
     for layer in model.modules():
         if isinstance(layer, nn.Linear) and can_pack(layer.weight.dtype):
             packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight)
-            layer.weight.data = layer.weight.new_empty(
-                0
-            )  # nothing reads it any more but its dtype and device
+            # nothing reads it any more but its dtype and device
+            layer.weight.data = layer.weight.new_empty(0)
             layer.forward = partial(_product, packed, layer.bias)
 
 

@@ -147,7 +147,7 @@ class _Following:
                 continue
             if not self._trainer_lives():
                 return
-            time.sleep(0.2)
+            time.sleep(0.2)  # the trainer is no child of ours: nothing tells of its end
 
     def _pass_on_a_stop(self) -> None:
         if self._stop.requested and not self._told:
